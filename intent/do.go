@@ -18,12 +18,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// finishTimeout bounds how long Do tries to confirm or release, though its context is done, and how long
-// Reserve tries to give back what its caller was not told of.
+// finishTimeout bounds how long Do tries to confirm or release after its context is done, and how
+// long Reserve tries to give back a lease that it could not return to its caller.
 const finishTimeout = 5 * time.Second
 
-// steps are repeated until they are decided: a step that finds the lease lost has read its intent, and so
-// has a step that finds it corrupt.
+// steps repeats a step until its outcome is certain. A step that finds the lease lost has read the
+// intent, and so has a step that finds it corrupt.
 var steps = retry.Loop{
 	Resolving: []error{ErrLeaseLost},
 	Decided: func(err error) bool {
@@ -31,15 +31,15 @@ var steps = retry.Loop{
 	},
 }
 
-// Do is [Manager.Do] for work with a result of type T. It returns the result that the intent is done with,
-// of this call's work ([Reserved]) or of an earlier one ([Done]): both are decoded from the stored result, as
-// [Result] does it, so they are the same value.
+// Do is [Manager.Do] for work with a result of type T. It returns the result with which the intent
+// is done, by this call's work ([Reserved]) or by an earlier call ([Done]). In both cases it
+// decodes the stored result, as [Result] does, so both are the same value.
 //
-// The result is T's zero value with [Held] and [KeyReused], which are no errors, with any error, and where
-// Result says so. A stored result that does not decode into T is an error that matches [ErrResult], also
-// for the result of this call's own work. The intent is done for ever all the same, and its answer comes
-// with the error. A manager or function that is nil is refused with an error that matches
-// [messagestore.ErrInvalid].
+// With [Held] and [KeyReused], which are not errors, the result is T's zero value, and so it is
+// with any error, and in the other cases that Result documents. If the stored result does not
+// decode into T, the error matches [ErrResult], even after this call's own work. The intent is
+// still done for ever, and the answer comes with the error. A nil manager or function returns an
+// error that matches [messagestore.ErrInvalid].
 func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx context.Context, lease *Lease) (T, error)) (T, Answer, error) {
 	var none T
 	if m == nil {
@@ -60,36 +60,39 @@ func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx cont
 	return result, answer, nil
 }
 
-// Do carries an intent out: it reserves it, calls f under a lease that it keeps, and confirms the
-// result of f for ever. The answer is [Reserved] if it was this call that confirmed it, and then
-// [Result] returns the result; with every other outcome f was not called. The function [Do] returns
-// the result with its type.
+// Do carries an intent out: it reserves the intent, calls f under a lease that it extends, and
+// confirms the result of f for ever. If this call confirmed the intent, the answer is [Reserved],
+// and [Result] returns the result. With every other outcome f was not called. The function [Do]
+// returns a typed result.
 //
-// F is not called under a lease whose time is over when the grant is answered: the error then matches [ErrLeaseLost]. The context of
-// f ends when ctx does. It also ends when [Lease.Keep]'s does, and its cause then
-// matches [ErrLeaseLost]. Work that heeds its context within that tenth of the TTL does not
-// overlap with the next holder's, as long as the rates of the clocks differ by less than that and
-// the store's clock does not jump. Any other work is refused by the version, and by a resource
-// that looks at the token.
+// If the lease has already ended when the store answers the grant, f is not called, and the error
+// matches [ErrLeaseLost]. The context of f ends when ctx does. It also ends when the context of
+// [Lease.Keep] would, a tenth of the TTL before the lease ends, with a cause that matches
+// [ErrLeaseLost]. Work that stops within this tenth does not overlap with the next holder's work,
+// provided that the rates of the clocks differ by less than that and the store's clock does not
+// jump. Other late work is refused because of its version, and by a resource that checks the token.
 //
-// Do returns when f has returned, and at most [Config.Grace] after the end of the lease: then with an
-// error that matches [ErrGraceExceeded], and f goes on. If f returns an error, panics or calls
-// [runtime.Goexit], the lease is released, and Do does the same; it panics with a [*PanicError], which has
-// the stack of f, and logs that first. F may confirm or release by itself: then the result that it returns
-// is dropped. If f has released and returns no error, Do returns an error that matches [ErrReleased]. A
-// result that was confirmed by a transaction of f, with [Lease.Confirmation], stands, also if f returned
-// an error that matches [messagestore.ErrOutcomeUnknown]: Do asks the intent.
+// Do returns when f has returned, and at most [Config.Grace] after the end of the lease: then the
+// error matches [ErrGraceExceeded], and f goes on. If f returns an error, panics or calls
+// [runtime.Goexit], Do releases the lease and then does the same; it logs a panic and panics with a
+// [*PanicError], which has the stack of f. F may itself confirm or release the lease: then Do drops
+// the result that f returns. If f has released the lease and returns no error, Do returns an error
+// that matches [ErrReleased]. If a transaction of f confirmed a result, with [Lease.Confirmation],
+// that result stays, even if f returns an error that matches [messagestore.ErrOutcomeUnknown]: Do
+// then reads the intent.
 //
-// The result is confirmed though ctx is done, and though the lease's time is over: the version
-// decides. For that, and for a release, Do takes up to five seconds, in which it tries again while the store
-// fails; a store that was closed it leaves at once. After an error that matches
-// [messagestore.ErrOutcomeUnknown] the intent may be done: the next call with its key is answered with the
-// result. The error matches it if any attempt may have confirmed, or a transaction of f, and no later one
-// could tell. With an error that matches ErrLeaseLost the answer's Intent is the state that came after the lease.
+// Do confirms the result even if ctx is done or the lease's time is over: the version decides. For
+// this, and for a release, Do takes up to five seconds, in which it tries again while the store
+// fails; if the store is closed, it stops at once. After an error that matches
+// [messagestore.ErrOutcomeUnknown] the intent may be done, and then the next call with its key
+// returns the result. The error matches it if any attempt, or a transaction of f, may have
+// confirmed the intent, and no later attempt could find out. With an error that matches
+// ErrLeaseLost the answer's Intent is the state that came after the lease.
 //
-// A result that cannot be stored, since it is above 512 KiB, or does not encode, or has what no store takes,
-// is not kept: the work is done, so the intent is, for ever, and [Intent.NotKept] has the reason. There is no
-// error, a warning is logged, and [Result] returns an error that matches [ErrResult], to each caller.
+// If the result cannot be stored, because it is above 512 KiB, does not encode, or contains
+// something that no store takes, it is not kept. The work is done, so the intent is done for ever,
+// and [Intent.NotKept] has the reason. Do returns no error, logs a warning, and [Result] returns an
+// error that matches [ErrResult] to each caller.
 func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Context, lease *Lease) (result any, err error)) (Answer, error) {
 	if f == nil {
 		return Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("function", nil, "it is nil"))
@@ -159,19 +162,19 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 	return answer, r.err
 }
 
-// errOwnConfirmation is why an intent may be done though no step of Do's has confirmed it.
+// errOwnConfirmation says why an intent may be done although no step of Do has confirmed it.
 var errOwnConfirmation = errors.New("the work may have confirmed the lease itself, in a transaction")
 
 // A returned is how a function ended.
 type returned struct {
 	result   json.RawMessage
-	refused  error // why the result is none that can be stored
+	refused  error // why the result cannot be stored
 	err      error
 	left     bool // it did not return: it panicked, or ended its goroutine
 	panicked *PanicError
 }
 
-// call runs f in a goroutine of its own, so that Do can leave an f that does not stop.
+// call runs f in a goroutine of its own, so that Do can abandon an f that does not stop.
 func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, error)) <-chan returned {
 	done := make(chan returned, 1)
 	go func() {
@@ -183,7 +186,7 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 				if !e.Exited() {
 					r.panicked = (*PanicError)(e)
 				}
-				// Also where Do has returned, so that no caller meets the panic.
+				// Log it even if Do has returned, because then no caller gets the panic.
 				event := l.m.config.Logger.Error().Str("stream", string(l.Stream())).Str(logger.Stack, string(e.Stack))
 				if r.panicked != nil {
 					event.Str("panic", fmt.Sprint(e.Value))
@@ -210,14 +213,14 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 	return done
 }
 
-// await waits for the work, after its lease's end for no longer than the grace.
+// await waits for the work, but at most for the grace after the lease's end.
 func (l *Lease) await(ctx, work context.Context, done <-chan returned, r *returned) error {
 	select {
 	case *r = <-done:
 		return nil
 	case <-work.Done():
 	}
-	// Without extensions the lease ends by itself.
+	// Without extensions the lease ends on its own.
 	lost := context.Cause(work)
 	grace := l.m.config.Grace
 	wait := grace
@@ -235,7 +238,8 @@ func (l *Lease) await(ctx, work context.Context, done <-chan returned, r *return
 	}
 }
 
-// finish confirms the result, or that there is none and why, unless f has confirmed, or released the lease.
+// finish confirms the result, or the reason why it is not kept, unless f has confirmed or released
+// the lease.
 func (l *Lease) finish(ctx context.Context, result json.RawMessage, notKept string) error {
 	var o retry.Outcome
 	if l.ends.mayBeConfirmed() {
@@ -248,7 +252,7 @@ func (l *Lease) finish(ctx context.Context, result json.RawMessage, notKept stri
 	return nil
 }
 
-// finishWithout confirms the work whose result is refused.
+// finishWithout confirms the work without its refused result.
 func (l *Lease) finishWithout(ctx context.Context, refused error) error {
 	rule := refused.Error()
 	if invalid, is := errors.AsType[*messagestore.InvalidError](refused); is {
@@ -270,10 +274,11 @@ func (l *Lease) giveUp(ctx context.Context, reason string) error {
 	return err
 }
 
-// isConfirmed reports whether this lease was confirmed, by whichever of its copies.
+// isConfirmed reports whether this lease was confirmed, directly or through a copy.
 func (l *Lease) isConfirmed() bool { return l.endedByItself() && l.intent(nil).Status == Done }
 
-// intent returns the intent as the lease knows it, after an error that may name its successor.
+// intent returns the intent as the lease knows it. If err names the lease's successor, it returns
+// that.
 func (l *Lease) intent(err error) Intent {
 	if lost, ok := errors.AsType[*LeaseLostError](err); ok && lost.By != nil {
 		return *lost.By
@@ -287,7 +292,7 @@ func (l *Lease) intent(err error) Intent {
 	return intentOf(&s, s.Since, l.m.config.Turn)
 }
 
-// reason returns a text for operators on work that failed.
+// reason returns a text for operators about work that failed.
 func (r returned) reason() string {
 	switch {
 	case r.panicked != nil:
@@ -298,7 +303,7 @@ func (r returned) reason() string {
 	return reasonText(r.err.Error())
 }
 
-// reasonText returns text as a reason may be: on one line, and not too long.
+// reasonText turns text into a valid reason: on one line, and not too long.
 func reasonText(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if intentlog.TextRule(string(c)) != "" {

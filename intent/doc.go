@@ -1,5 +1,5 @@
-// Package intent carries a request out once, by one worker at a time that others can rely on,
-// and keeps its result for ever.
+// Package intent carries a request out once, by one worker at a time, and keeps its result for
+// ever.
 //
 //	intents, err := intent.New(store, "payment:intent", nil)
 //	...
@@ -9,43 +9,42 @@
 //		})
 //
 // An intent is a key: the data that identifies a request. A session reserves it, works under a
-// lease, and confirms it with a result, or releases it. A request for it gets one of four
-// answers: the lease is the caller's ([Reserved]); another session has it ([Held]); it was
-// carried out, and this is the result ([Done]); or the key was first used for something else
-// ([KeyReused]).
+// lease, and confirms it with a result, or releases it. A request for an intent gets one of four
+// answers: you have the lease ([Reserved]); another session has it ([Held]); it was carried out,
+// and this is the result ([Done]); or the key was first used for something else ([KeyReused]).
 //
 // # Without a clock
 //
-// An intent is a stream, and its state is the stream's last message. Every step is an append at
-// the version that it was decided on, and nothing is ever appended to a confirmed intent. So of
-// several sessions that take, confirm or release it at once, one succeeds, and a holder that was
-// slow is refused, also where a clock lies: a result is confirmed once, and is never lost.
+// An intent is a stream, and its state is the stream's last message. Every step is an append at the
+// version that it was decided on, and nothing is ever appended to a confirmed intent. So if several
+// sessions take, confirm or release it at once, one succeeds, and a holder that was too slow is
+// refused, even if a clock is wrong: a result is confirmed once, and is never lost.
 //
-// The store's clock says when a lease that is not extended may be taken, and nothing else. A
-// holder counts its own time from before each request, and compares no clock with another.
+// The store's clock decides only when a lease that is not extended may be taken over. A holder
+// counts its own time from before each request, and never compares two clocks.
 //
 // # The fencing token
 //
-// Each grant has a token that is greater than all before it for that key: the microseconds of the
-// grant's time, or one more than the token before, if that is greater. A resource outside the
-// store keeps the greatest that it has seen, and refuses a smaller one. That, and not the lease,
-// keeps two workers apart: package intent does not promise that one works at a time.
+// Each grant has a token that is greater than all earlier ones for that key: the microseconds of
+// the grant's time, or one more than the previous token if that is greater. A resource outside the
+// store keeps the greatest token that it has seen, and refuses a smaller one. This, and not the
+// lease, keeps two workers apart: package intent does not promise that only one works at a time.
 //
 // A resource in the store needs no token: [Lease.Confirm] appends to other streams in its own step,
-// and [Lease.Confirmation] and [Lease.Guarded] are for the caller's transaction.
+// and [Lease.Confirmation] and [Lease.Guarded] are for your own transaction.
 //
-// After a failover or restore that lost messages, tokens go on rising as long as the new server's
+// After a failover or restore that lost messages, tokens keep rising as long as the new server's
 // clock is not behind the old one's by more than the time since the lost grant.
 //
 // # Connections
 //
-// The heartbeat that extends a lease needs a connection. On PostgreSQL it does not wait for handlers
-// that hold the whole pool (package postgres). Over a *sql.DB it does: then give the intents a store
-// of their own, or their contexts end.
+// The heartbeat that extends a lease needs a connection. On PostgreSQL it does not wait for
+// handlers that hold the whole pool (package postgres). Over a *sql.DB it does: then give the
+// intents a store with its own connections, or the contexts of their work end.
 //
 // # Waiting
 //
-// With [Request.Wait] a session stands in a line, which is in the intent itself: the first may take
-// it as soon as it is free, and each further one a [Config.Turn] later, so a waiter that died holds
-// the others up for no longer. A waiter is woken by the message that ends the lease.
+// With [Request.Wait] a session stands in a line, which is stored in the intent: the first may take
+// the intent as soon as it is free, and each further session one [Config.Turn] later. So a waiter
+// that died delays the others by one turn. The message that ends the lease wakes the waiters.
 package intent

@@ -16,54 +16,53 @@ import (
 
 // Failures, to match with [errors.Is].
 var (
-	// ErrLeaseLost is matched by the error of a step on a lease that has ended: it was taken
-	// over, released or confirmed. Nothing was written. See [LeaseLostError].
+	// ErrLeaseLost is returned by a step on a lease that has ended: it was taken over, released or
+	// confirmed. Nothing was written. See [LeaseLostError].
 	ErrLeaseLost = errors.New("lease lost")
 
-	// ErrGraceExceeded is matched by the error of [Manager.Do] for work that did not stop in
-	// time after its lease had ended. It may still be under way.
+	// ErrGraceExceeded is returned by [Manager.Do] if the work did not stop in time after its lease
+	// had ended. It may still be running.
 	ErrGraceExceeded = errors.New("the work goes on without its lease")
 
-	// ErrReleased is matched by the error of [Manager.Do] and [Do] for work that has released its lease by itself
-	// and returned no error: its result is dropped, and nothing is confirmed.
+	// ErrReleased is returned by [Manager.Do] and [Do] if the work has released its lease and
+	// returned no error: its result is dropped, and nothing is confirmed.
 	ErrReleased = errors.New("the work has released its lease")
 
-	// ErrDone is matched by the error of [Manager.ForceRelease] for an intent that is
-	// confirmed: nothing releases it any more.
+	// ErrDone is returned by [Manager.ForceRelease] for a confirmed intent: nothing can release it
+	// any more.
 	ErrDone = errors.New("the intent is confirmed")
 
-	// ErrResult is matched by the error of [Result] and of [Do] for a stored result that does not decode
-	// into the type that was asked for, and for one that was not kept ([Intent.NotKept]). The intent is done
-	// all the same.
+	// ErrResult is returned by [Result] and [Do] if a stored result does not decode into the type,
+	// or was not kept ([Intent.NotKept]). The intent is still done.
 	ErrResult = errors.New("the result cannot be read")
 
-	// ErrCorrupt is matched by the error for a stream whose last message is none of an
-	// intent's. The error names its place.
+	// ErrCorrupt is returned for a stream if its last message does not belong to an intent. The
+	// error names its place.
 	ErrCorrupt = intentlog.ErrCorrupt
 )
 
-// Sentinels of refused input. Each comes as a [*messagestore.InvalidError], which matches
-// [messagestore.ErrInvalid] too, and nothing was sent.
+// Errors for invalid input. Each comes as a [*messagestore.InvalidError], which also matches
+// [messagestore.ErrInvalid]. Nothing was sent.
 var (
-	// ErrInvalidKey is matched by the error for a key or scope that is empty, in which there is
-	// nothing to see, or that is not valid UTF-8.
+	// ErrInvalidKey is returned for a key or scope that is empty, has no visible character, or is
+	// not valid UTF-8.
 	ErrInvalidKey = keys.ErrInvalid
 
-	// ErrInvalidConfig is matched by the error for a duration that is out of its bounds.
+	// ErrInvalidConfig is returned for a duration that is out of its bounds.
 	ErrInvalidConfig = errors.New("invalid intent configuration")
 )
 
-// A LeaseLostError tells the end of a lease.
+// A LeaseLostError describes the end of a lease.
 type LeaseLostError struct {
 	Stream  messagestore.StreamName
 	Session string // of the lease that was lost
 	Token   int64  // of the lease that was lost
 
-	// By is the intent as it is now: another session's lease, a release, a result. It is nil if
-	// only the time is over, and where the store has no such intent.
+	// By is the current intent: it has a new lease, a release, or a result. It is nil if only the
+	// time is over, or if the store has no such intent.
 	By *Intent
 
-	cause string // where By is nil
+	cause string // if By is nil
 }
 
 // Error names the lease and its successor.
@@ -91,20 +90,21 @@ func (e *LeaseLostError) Error() string {
 // Is reports whether target is [ErrLeaseLost].
 func (e *LeaseLostError) Is(target error) bool { return target == ErrLeaseLost }
 
-// A PanicError is what [Manager.Do] panics with after its function has panicked, in a goroutine of its
-// own: without it the place would be lost.
+// A PanicError is the value with which [Manager.Do] panics after its function has panicked. The
+// function runs in a goroutine of its own, so its stack would be lost otherwise.
 type PanicError struct {
-	Value any    // what the function panicked with
-	Stack []byte // of its goroutine, as [runtime/debug.Stack] has it
+	Value any    // the function's panic value
+	Stack []byte // of its goroutine, from [runtime/debug.Stack]
 }
 
 // Error returns the value, and the stack below it.
 func (e *PanicError) Error() string { return fmt.Sprintf("%v\n\n%s", e.Value, e.Stack) }
 
-// Unwrap returns an error that has the stack too, and that unwraps to the value if it is an error.
+// Unwrap returns an error that has the stack too, and that unwraps to the value if that is an
+// error.
 func (e *PanicError) Unwrap() error { return (*failure.PanicError)(e) }
 
-// A graceExceededError names the work that does not stop.
+// A graceExceededError names work that does not stop.
 type graceExceededError struct {
 	Stream messagestore.StreamName
 	Token  int64
@@ -120,10 +120,10 @@ func (e *graceExceededError) Error() string {
 // Is reports whether target is [ErrGraceExceeded].
 func (e *graceExceededError) Is(target error) bool { return target == ErrGraceExceeded }
 
-// Unwrap returns the reason for which the lease ended.
+// Unwrap returns the reason why the lease ended.
 func (e *graceExceededError) Unwrap() error { return e.Lost }
 
-// A corruptStreamsError names the first streams of a category that are none of intents.
+// A corruptStreamsError names the first corrupt streams of a category.
 type corruptStreamsError struct {
 	first []error
 	more  int
@@ -151,10 +151,10 @@ func (e *corruptStreamsError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap returns the errors of the streams that are named.
+// Unwrap returns the errors of the named streams.
 func (e *corruptStreamsError) Unwrap() []error { return e.first }
 
-// ofConfig has an invalid value match [ErrInvalidConfig].
+// ofConfig makes an invalid value match [ErrInvalidConfig].
 func ofConfig(err error) error {
 	if wrong, ok := errors.AsType[*messagestore.InvalidError](err); ok {
 		wrong.Kind = ErrInvalidConfig

@@ -38,7 +38,7 @@ const (
 	maxName = intentlog.MaxSession - 1 - 36 // a session is the name, a slash and a UUID
 )
 
-// Config changes how a [Manager] works. A nil *Config is a good one.
+// Config changes how a [Manager] works. Nil means all defaults.
 type Config struct {
 	// TTL is how long a lease lasts without an extension: between 100 ms and 24 h, in whole
 	// milliseconds.
@@ -52,34 +52,34 @@ type Config struct {
 	// Defaults to a third of the lease's TTL.
 	Heartbeat time.Duration
 
-	// Grace is how long Do waits, after its lease has ended, for work to return: between 1 ms
-	// and 1 h.
+	// Grace is how long Do waits for work to return after its lease has ended: between 1 ms and 1
+	// h.
 	//
 	// Defaults to 5 seconds.
 	Grace time.Duration
 
-	// Turn is how long the first in the line of waiters has the intent to itself before the
-	// second may take it, and so on: between 10 ms and 1 minute. A waiter that died in the line
-	// costs as much. All processes have the same.
+	// Turn is how long the first in the line of waiters has the intent to itself before the second
+	// may take it, and so on: between 10 ms and 1 minute. A waiter that died in the line delays the
+	// others by the same time. All processes must use the same value.
 	//
 	// Defaults to 1 second.
 	Turn time.Duration
 
-	// Name begins the sessions that the manager makes, with a slash behind it, and tells
+	// Name is the start of the session names that the manager makes, followed by a slash. It tells
 	// operators which program holds a lease: at most 91 bytes.
 	//
 	// Defaults to none.
 	Name string
 
-	// KeyLife declares how long a finished intent is kept in this category at least, between 1 minute and
-	// 100 years: dibs forget may remove it after that, key and all, and the key is free again.
-	// The first manager of the category writes it down. Another value is refused later, and so
-	// is any in a category that had an intent before one was written down, as where two managers
-	// raced: each [Manager.Reserve] then returns [ErrInvalidConfig], and dibs forget refuses the
-	// category. A store whose keys cannot be removed, which is any but PostgreSQL and SQLite, is
-	// refused by [New].
+	// KeyLife declares how long a finished intent is kept in this category at least, between 1
+	// minute and 100 years. After that, dibs forget may remove it with its key, and the key is free
+	// again. The first manager of the category stores the value. Another value is refused later,
+	// and so is any value if the category had an intent before one was stored, for example because
+	// two managers raced: then each [Manager.Reserve] returns [ErrInvalidConfig], and dibs forget
+	// refuses the category. [New] refuses KeyLife if keys cannot be removed from the store; they
+	// can in PostgreSQL and SQLite only.
 	//
-	// Defaults to for ever, or to the value that is written down.
+	// Defaults to for ever, or to the stored value.
 	KeyLife time.Duration
 
 	// OnAnswer is called with each answer of [Manager.Reserve], before it returns.
@@ -88,15 +88,15 @@ type Config struct {
 	OnAnswer func(ctx context.Context, request Request, answer Answer)
 
 	// Logger receives a debug event for each answer and each step of a lease, and a warning for
-	// each key that is reused, each lease that is lost and each extension that fails, of names
-	// and numbers, never of content.
+	// each reused key, each lost lease and each failed extension. Its entries have names and
+	// numbers, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 
-// A Manager grants leases on the intents of one category. It is safe for concurrent use. It
-// needs no closing: it has a goroutine only while a call waits or a lease is kept.
+// A Manager grants leases on the intents of one category. It is safe for concurrent use. There is
+// nothing to close: it has a goroutine only while a call waits or a lease is kept.
 type Manager struct {
 	store    Store
 	outage   *outage.Outage // of the store
@@ -108,9 +108,9 @@ type Manager struct {
 	life *removal.KeyLife
 }
 
-// New returns a manager of the intents in category, whose streams it alone writes to:
-// payment:intent-KEY, or payment:intent-SCOPE+KEY. The error names all mistakes in the
-// arguments, and matches [messagestore.ErrInvalid]. Nothing is sent yet.
+// New returns a manager of the intents in category. Only the manager may write to their streams:
+// payment:intent-KEY, or payment:intent-SCOPE+KEY. The error names all mistakes in the arguments,
+// and matches [messagestore.ErrInvalid]. New sends nothing.
 func New(store Store, category messagestore.Category, config *Config) (*Manager, error) {
 	m := &Manager{store: store, outage: outage.Of(store), category: category}
 	if config != nil {
@@ -233,7 +233,7 @@ func (m *Manager) newSession() string {
 	return session
 }
 
-// margin is how long before the end of a lease its holder stops.
+// margin is how long before the end of a lease its holder has to stop.
 func margin(ttl time.Duration) time.Duration { return max(ttl/10, minMargin) }
 
 // heartbeat returns how often a lease is extended.
@@ -244,7 +244,7 @@ func (m *Manager) heartbeat(ttl time.Duration) time.Duration {
 	return ttl / 3
 }
 
-// write sends the writes of one step. The conflict is not nil if one of them is not at its
+// write sends the writes of one step. The conflict is not nil if a stream is not at its expected
 // version; then nothing was written.
 func write(ctx context.Context, store Store, writes []messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
 	if len(writes) > 1 || len(writes[0].Past) > 0 || len(writes[0].Bodies) == 0 {

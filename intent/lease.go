@@ -23,25 +23,25 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Lease is the right to carry out an intent, for a time. It is safe for concurrent use.
+// A Lease is the right to carry out an intent for a limited time. It is safe for concurrent use.
 //
-// Whether a step on it succeeds, only the store decides, by the version of the intent's stream.
-// The lease's own clock says when its holder should stop.
+// The store alone decides whether a step on a lease succeeds, by the version of the intent's
+// stream. The lease's own clock only tells its holder when to stop.
 type Lease struct {
 	m     *Manager
-	store Store                 // that the steps are written through
-	cause *messagestore.Message // of a resumed lease; else its grant
+	store Store                 // through which the steps are written
+	cause *messagestore.Message // for a resumed lease; else its grant
 
 	granted []part // as they were granted, for the fields that never change
 	ends    *ends
 
 	mu       sync.Mutex
 	parts    []part          // never changed in place, so that a step may keep them
-	assured  time.Time       // until when the lease is the holder's, by its own clock
+	assured  time.Time       // until when the holder has the lease, by its own clock
 	over     *LeaseLostError // why it ended, once that is known
-	byItself bool            // it was its own step that ended it
-	said     bool            // that it is lost
-	extended chan struct{}   // closed when assured has moved, if anything waits for that
+	byItself bool            // one of its own steps ended it
+	said     bool            // the loss was logged
+	extended chan struct{}   // closed when assured has moved, if anything waits for it
 }
 
 // A part is the lease on one key.
@@ -54,7 +54,7 @@ func (m *Manager) newLease(parts []part, sent time.Time) *Lease {
 	return l
 }
 
-// message returns the message that granted the lease, or that it was met by.
+// message returns the message that granted the lease, or that a resume found.
 func (p *part) message() *messagestore.Message {
 	return &messagestore.Message{
 		ID: p.Place.ID, Stream: p.Place.Stream, Position: p.Place.Position, GlobalPosition: p.Place.GlobalPosition, Time: p.Place.Time,
@@ -62,7 +62,7 @@ func (p *part) message() *messagestore.Message {
 	}
 }
 
-// counted sets how long the lease is the holder's after a step that was sent at the given time.
+// counted computes how long the holder has the lease, after a step that was sent at the given time.
 func (l *Lease) counted(sent time.Time) {
 	ttl := l.ttl()
 	if assured := sent.Add(ttl - margin(ttl)); assured.After(l.assured) {
@@ -85,7 +85,7 @@ func (l *Lease) ttl() time.Duration {
 // Stream returns the name of the intent's stream.
 func (l *Lease) Stream() messagestore.StreamName { return l.granted[0].Place.Stream }
 
-// Session returns the lease's holder.
+// Session returns the session that holds the lease.
 func (l *Lease) Session() string { return l.granted[0].Session }
 
 // Token returns the lease's fencing token: greater than the token of every earlier lease on this
@@ -103,8 +103,8 @@ func (l *Lease) Tokens() []int64 {
 	return tokens
 }
 
-// Attempt counts the leases on this key, from 1. From the second on an earlier holder may have
-// done a part of the work, so look before you act. Of several keys it is the highest.
+// Attempt counts the leases on this key, from 1. From the second on, an earlier holder may have
+// done a part of the work, so look before you act. With several keys it is the highest count.
 func (l *Lease) Attempt() int {
 	attempt := 0
 	for _, p := range l.granted {
@@ -113,8 +113,8 @@ func (l *Lease) Attempt() int {
 	return attempt
 }
 
-// Left returns how long the holder may still work, by this process's clock: until a tenth of the
-// TTL before anybody else may take the intent, counted from before the request for it was sent.
+// Left returns how long the holder may still work, by this process's clock. It ends a tenth of the
+// TTL before anybody else may take the intent, counted from before the request was sent.
 func (l *Lease) Left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,8 +137,8 @@ func (l *Lease) Until() time.Time {
 	return until
 }
 
-// Cause returns the message that granted the lease, without its data, for
-// [messagestore.Follow]: events of the work then tell to which lease they belong.
+// Cause returns the message that granted the lease, without its data, for [messagestore.Follow]:
+// then events of the work show to which lease they belong.
 func (l *Lease) Cause() *messagestore.Message {
 	if l.cause == nil {
 		return l.granted[0].message()
@@ -148,8 +148,8 @@ func (l *Lease) Cause() *messagestore.Message {
 }
 
 // Err returns nil as long as the holder may work, and after that an error that matches
-// [ErrLeaseLost]. It sends nothing. Ask it before each effect outside the store: a process that
-// was suspended finds out by it.
+// [ErrLeaseLost]. It sends nothing. Call it before each effect outside the store: a process that
+// was suspended notices it this way.
 func (l *Lease) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +162,7 @@ func (l *Lease) Err() error {
 	return nil
 }
 
-// lost returns the error for a lease that another state came after.
+// lost returns the error for a lease that another state has replaced.
 func (l *Lease) lost(by *intentlog.State, cause string) *LeaseLostError {
 	e := &LeaseLostError{Stream: l.Stream(), Session: l.Session(), Token: l.Token(), cause: cause}
 	if by != nil {
@@ -177,10 +177,10 @@ func (l *Lease) lost(by *intentlog.State, cause string) *LeaseLostError {
 	return e
 }
 
-// Extend has the lease last its TTL from now on.
+// Extend restarts the lease's TTL.
 //
-// If the lease is lost, the error matches [ErrLeaseLost], as of all steps, and is a
-// [*LeaseLostError], which names the successor. After any other error it may or may not be extended.
+// If the lease is lost, the error is a [*LeaseLostError], which names the successor and matches
+// [ErrLeaseLost], as for all steps. After any other error the lease may or may not be extended.
 func (l *Lease) Extend(ctx context.Context) error {
 	err := l.step(ctx, func(p *part) messagestore.Body { return intentlog.Extended{Grant: p.Grant, Token: p.Token} }, nil)
 	if err != nil {
@@ -190,10 +190,10 @@ func (l *Lease) Extend(ctx context.Context) error {
 }
 
 // Release ends the lease without a result: the intent is free, at once for the first in the line.
-// The reason is for operators, at most 500 bytes, and may be "". To release it again is no error,
-// as long as no session has taken the intent since.
+// The reason is for operators, at most 500 bytes, and may be "". You may release the lease again as
+// long as no session has taken the intent since.
 //
-// A commit of the work that is still under way fails after it.
+// After a release, a commit of the work that is still under way fails.
 func (l *Lease) Release(ctx context.Context, reason string) error {
 	err := validateReason(reason)
 	if err == nil {
@@ -224,14 +224,16 @@ func validateReason(reason string) error {
 	return nil
 }
 
-// Confirm ends the lease with a result, for ever: every later request for the intent is answered
-// with it. The result is encoded with encoding/json, and has at most 512 KiB; nil is none. The
-// writes are appended in the same step, or nothing is. To confirm again with the same result is no
-// error, and writes nothing; also if another Lease of the same session has confirmed it.
+// Confirm ends the lease with a result, for ever: every later request for the intent returns that
+// result. The result is encoded with encoding/json, and has at most 512 KiB; nil means no result.
+// The writes are appended in the same step: either all or nothing is written. If you confirm again
+// with the same result, Confirm writes nothing and returns nil, even if another Lease of the same
+// session has confirmed it.
 //
-// It is right to confirm a lease whose time is over: if no session has taken the intent since,
-// Confirm succeeds. A conflict of one of the writes matches [messagestore.ErrVersionConflict], and the
-// lease lives on, as it does where the result is refused.
+// You may confirm a lease after its time is over: if no session has taken the intent since, Confirm
+// succeeds. If one of the writes has a conflict, the error matches
+// [messagestore.ErrVersionConflict] and the lease goes on; it also goes on if the result is
+// refused.
 func (l *Lease) Confirm(ctx context.Context, result any, writes ...messagestore.StreamWrite) error {
 	raw, err := encodeResult(result)
 	if err == nil {
@@ -253,11 +255,11 @@ func (p *part) confirmed(result json.RawMessage, notKept string) intentlog.Confi
 	return c
 }
 
-// ends are the messages by which a lease has ended itself, or may have: its own steps ask for
-// them, and so do the steps of its copies in transactions. Another lease of the same session and
-// token has others. They are safe for concurrent use.
+// ends has the messages by which a lease has ended itself, or may have: its own steps record them,
+// and so do the steps of its copies in transactions. Another lease of the same session and token
+// has its own ends. It is safe for concurrent use.
 type ends struct {
-	salt string // tells the confirmations of this lease from another's
+	salt string // distinguishes the confirmations of this lease from another's
 
 	mu        sync.Mutex
 	confirmed map[uuid.UUID]bool
@@ -275,8 +277,8 @@ func newEnds() *ends {
 	return &ends{salt: string(salt[:]), confirmed: map[uuid.UUID]bool{}, released: map[place]bool{}}
 }
 
-// confirmation returns the id of the message that confirms a part, which is about to be
-// asked for: the same each time, so that a transaction that was committed is recognised.
+// confirmation returns the id of the message that confirms a part, before it is sent. The id is the
+// same each time, so that a committed transaction is recognised.
 func (e *ends) confirmation(p *part, c intentlog.Confirmed) uuid.UUID {
 	id := p.confirmationID(e.salt, c)
 	e.mu.Lock()
@@ -285,28 +287,28 @@ func (e *ends) confirmation(p *part, c intentlog.Confirmed) uuid.UUID {
 	return id
 }
 
-// mayBeConfirmed reports whether a confirmation was asked for, by a step or for a transaction.
+// mayBeConfirmed reports whether a step or a transaction may have confirmed the lease.
 func (e *ends) mayBeConfirmed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.confirmed) > 0
 }
 
-// release keeps the place of the message that releases a part.
+// release records the place of the message that releases a part.
 func (e *ends) release(stream messagestore.StreamName, position messagestore.Version) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.released[place{stream, position}] = true
 }
 
-// have reports whether s is what the lease itself has left.
+// have reports whether the lease itself has brought the intent into state s.
 func (e *ends) have(s *intentlog.State) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return s.Type == intentlog.TypeConfirmed && e.confirmed[s.Place.ID] || s.Released && s.By == "" && e.released[place{s.Place.Stream, s.Of}]
 }
 
-// confirmationID returns the id of the message by which the lease with this salt confirms a part.
+// confirmationID returns the id of the message with which the lease with this salt confirms a part.
 func (p *part) confirmationID(salt string, c intentlog.Confirmed) uuid.UUID {
 	h := sha256.New()
 	for _, field := range []string{string(p.Place.Stream), p.Session, salt, string(c.Result), c.NotKept} {
@@ -325,15 +327,15 @@ func (p *part) confirmationID(salt string, c intentlog.Confirmed) uuid.UUID {
 	return id
 }
 
-// past are the messages that do not change a lease.
+// past are the types of messages that do not change a lease.
 var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting}
 
-// Confirmation returns Confirm as writes, one for each key and then the given ones, for the
-// caller to append in a transaction of its own: see [messagestore.TxStore.Transact]. They succeed
-// past extensions and waiters that came since. Whether a transaction failed because the lease is
-// lost, [Lease.Lost] tells.
+// Confirmation returns the writes of Confirm, one for each key and then the given ones, for you to
+// append in your own transaction: see [messagestore.TxStore.Transact]. They succeed even after
+// extensions and new waiters. If the transaction fails, [Lease.Lost] reports whether the cause was
+// a lost lease.
 //
-// A result that does not encode makes every use of the writes fail, with an error that matches
+// If the result does not encode, every use of the writes fails with an error that matches
 // [messagestore.ErrInvalid].
 func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []messagestore.StreamWrite {
 	raw, err := encodeResult(result)
@@ -352,17 +354,17 @@ func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []m
 	return append(all, writes...)
 }
 
-// refused is the body of a confirmation whose result does not encode.
+// refused is the body of a confirmation when the result does not encode.
 type refused struct{ err error }
 
-// MessageType returns the type of the message that it stands for.
+// MessageType returns the type of the confirmation.
 func (refused) MessageType() string { return intentlog.TypeConfirmed }
 
 // MarshalJSON returns the reason.
 func (r refused) MarshalJSON() ([]byte, error) { return nil, r.err }
 
-// Guarded returns writes without messages, one for each key, that fail unless the lease is still
-// the holder's: for a transaction that does a part of the work, and may have them alone.
+// Guarded returns writes without messages, one for each key, that fail unless the holder still has
+// the lease. Add them to a transaction that does a part of the work.
 func (l *Lease) Guarded() []messagestore.StreamWrite {
 	parts := l.snapshot()
 	checks := make([]messagestore.StreamWrite, len(parts))
@@ -372,9 +374,9 @@ func (l *Lease) Guarded() []messagestore.StreamWrite {
 	return checks
 }
 
-// Lost reports whether err says that the lease is lost. It reads a step's error, and the error of
-// a transaction with [Lease.Confirmation] or [Lease.Guarded] in it. Nothing of that transaction
-// was committed.
+// Lost reports whether err says that the lease is lost. The error may come from a step, or from a
+// transaction with [Lease.Confirmation] or [Lease.Guarded] in it. Then that transaction was not
+// committed.
 func (l *Lease) Lost(err error) bool {
 	if errors.Is(err, ErrLeaseLost) {
 		return true
@@ -389,13 +391,14 @@ func (l *Lease) Lost(err error) bool {
 	return ok && ours(used.Stream)
 }
 
-// In returns the lease for a transaction that was begun elsewhere, over which store was opened:
-// its steps are written at once, in that transaction, and take effect when it is committed. They
-// hold the category's lock until then, so no other lease of the category moves meanwhile: commit
-// soon, or use [Lease.Confirmation], which takes the lock in the round trip of the commit alone.
+// In returns the lease for a transaction that you began elsewhere and over which store was opened:
+// the lease's steps are written at once, in that transaction, and take effect when it commits. They
+// hold the category's lock until then, so no other lease of the category can change meanwhile:
+// commit soon, or use [Lease.Confirmation], which takes the lock only in the round trip of the
+// commit.
 //
-// In looks whether the store has the lease. If it has another or none, the error matches
-// [ErrLeaseLost] or [messagestore.ErrNotFound].
+// In checks whether the store has the lease. The error matches [ErrLeaseLost] if it has another
+// lease, and [messagestore.ErrNotFound] if it has no lease.
 func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("lease in a transaction: %w", err)
@@ -425,20 +428,20 @@ func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
 	return in, nil
 }
 
-// snapshot returns the parts as they are now.
+// snapshot returns the current parts.
 func (l *Lease) snapshot() []part {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.parts
 }
 
-// moved keeps another state of a part. The caller has locked the lease.
+// moved stores another state of a part. The caller has locked the lease.
 func (l *Lease) moved(i int, s *intentlog.State) {
 	l.parts = slices.Clone(l.parts)
 	l.parts[i].State = *s
 }
 
-// compare returns an error if s, which was met in place of p, is not p's own lease any more.
+// compare returns an error if s, which was found instead of p, is not p's own lease any more.
 func (l *Lease) compare(p *part, s *intentlog.State) *LeaseLostError {
 	if s.Deleted || s.Token != p.Token || s.Session != p.Session || s.Done() || s.Released {
 		return l.lost(s, "")
@@ -446,9 +449,9 @@ func (l *Lease) compare(p *part, s *intentlog.State) *LeaseLostError {
 	return nil
 }
 
-// step appends one message to each key's stream, at the version at which the lease is known, and
-// the writes. A lease that meets itself at a later version, since a waiter came or an answer was
-// lost, goes again there.
+// step appends one message to each key's stream, at the lease's known version, and the writes. If
+// the same lease is found at a later version, because a waiter came or an answer was lost, step
+// tries again at that version.
 func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, writes []messagestore.StreamWrite) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -487,16 +490,16 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 	}
 }
 
-// isConfirmation reports whether a step failed since the same lease was confirmed with the same
-// result before: its message is there, and the writes beside it are not the same again.
+// isConfirmation reports whether a step failed because the same lease was confirmed with the same
+// result before: its message is there, and the other writes are different.
 func (l *Lease) isConfirmation(body messagestore.Body, err error) bool {
 	conflict, ok := errors.AsType[*messagestore.IDConflictError](err)
 	c, confirms := body.(intentlog.Confirmed)
 	return ok && confirms && conflict.Stream == l.Stream() && conflict.ID == l.granted[0].confirmationID(l.ends.salt, c)
 }
 
-// failed returns the error of a step that the store refused. In a transaction above READ
-// COMMITTED the successor cannot be seen, and there is only the conflict.
+// failed returns the error of a step that the store refused. In a transaction above READ COMMITTED
+// the successor is not visible, so there is only the conflict.
 func (l *Lease) failed(err error) error {
 	if !errors.Is(err, ErrLeaseLost) && l.Lost(err) {
 		return errors.Join(l.ended(l.lost(nil, "another message came after it"), false), err)
@@ -504,8 +507,8 @@ func (l *Lease) failed(err error) error {
 	return err
 }
 
-// took keeps the lease as a step has left it. A step that ended the lease leaves its version as it
-// was, so that the store refuses further steps.
+// took stores the state of the lease after a step. A step that ended the lease does not change its
+// version, so that the store refuses further steps.
 func (l *Lease) took(parts []part, bodies []messagestore.Body, written []messagestore.Written, sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -534,8 +537,8 @@ func (l *Lease) log(s *intentlog.State) {
 		Int64("token", s.Token).Int64("version", int64(s.Place.Position)).Msg("intent")
 }
 
-// meet decides on a step that met other versions: it goes again, it was done before, or the lease
-// is lost.
+// meet decides about a step that found other versions: the step is tried again, it was done before,
+// or the lease is lost.
 func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messagestore.StreamWrite, last []*messagestore.Message) (again bool, err error) {
 	before, own := 0, 0 // parts whose present step was written before; and parts that the lease itself has ended
 	var lost *LeaseLostError
@@ -582,9 +585,10 @@ func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messages
 	return false, conflictOf(writes[len(parts):], last[len(parts):])
 }
 
-// isStep reports whether s is the state after the step: its answer was lost, it is repeated, or another
-// lease of the session has taken the same. A release by that one is as good as one by this; a
-// confirmation is of other work, and ends this lease by no step of its own.
+// isStep reports whether s is the state after the step: the step's answer was lost, the step is
+// repeated, or another lease of the session has done the same step. A release by another lease
+// counts as one by this lease; a confirmation by another lease belongs to other work, and does not
+// count as this lease's own step.
 func (l *Lease) isStep(p *part, s *intentlog.State, body messagestore.Body) bool {
 	if s.Token != p.Token || s.Session != p.Session {
 		return false
@@ -602,7 +606,7 @@ func (l *Lease) isStep(p *part, s *intentlog.State, body messagestore.Body) bool
 }
 
 // conflictOf returns the conflict of the caller's own writes: one of their streams was not at its
-// version.
+// expected version.
 func conflictOf(writes []messagestore.StreamWrite, last []*messagestore.Message) error {
 	for i, w := range writes {
 		actual := messagestore.NoStream
@@ -617,7 +621,7 @@ func conflictOf(writes []messagestore.StreamWrite, last []*messagestore.Message)
 	return fmt.Errorf("%w: the store names no stream", messagestore.ErrVersionConflict)
 }
 
-// ended keeps the reason for which the lease ended, and returns it.
+// ended records why the lease ended, and returns that.
 func (l *Lease) ended(lost *LeaseLostError, byItself bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -641,14 +645,14 @@ func (l *Lease) sayLost(lost error) {
 	l.m.config.Logger.Warn().Str("error", text.Log(lost)).Str("stream", string(l.Stream())).Msg("lease lost")
 }
 
-// Keep extends the lease again and again until stop is called, and returns a context for the
-// work: it ends when ctx does, when stop is called, and with an error that matches [ErrLeaseLost]
-// as its cause ([context.Cause]) when the lease is lost, or a tenth of the TTL before anybody may
-// take the intent. That time is counted by this process's clock, from before each extension was
+// Keep extends the lease repeatedly until stop is called, and returns a context for the work. The
+// context ends when ctx does or when stop is called. It also ends when the lease is lost, or a
+// tenth of the TTL before anybody may take the intent: then its cause ([context.Cause]) matches
+// [ErrLeaseLost]. That time is counted by this process's clock, from before each extension was
 // sent. An extension that fails is tried again until then.
 //
-// Stop waits for an extension that is under way, and may be called twice. It leaves the lease as
-// it is.
+// Stop waits for an extension that is under way, and may be called twice. It does not end the
+// lease. Keep panics if ctx is nil.
 func (l *Lease) Keep(ctx context.Context) (work context.Context, stop func()) {
 	work, cancel := context.WithCancelCause(ctx)
 	beating, stopBeating := context.WithCancel(work)
@@ -731,14 +735,14 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// endedByItself reports whether this very lease was released or confirmed by a step of its own.
+// endedByItself reports whether one of this lease's own steps released or confirmed it.
 func (l *Lease) endedByItself() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.byItself
 }
 
-// encodeResult returns result as JSON, nil for none.
+// encodeResult returns result as JSON, nil for a nil result.
 func encodeResult(result any) (json.RawMessage, error) {
 	if result == nil {
 		return nil, nil

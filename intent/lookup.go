@@ -13,8 +13,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Lookup returns an intent as it is now. For an intent that was never reserved the error matches
-// [messagestore.ErrNotFound].
+// Lookup returns the current state of an intent. If the intent was never reserved, the error
+// matches [messagestore.ErrNotFound].
 func (m *Manager) Lookup(ctx context.Context, scope, key string) (Intent, error) {
 	s, now, err := m.look(ctx, scope, key)
 	if err != nil {
@@ -23,7 +23,7 @@ func (m *Manager) Lookup(ctx context.Context, scope, key string) (Intent, error)
 	return intentOf(s, now, m.config.Turn), nil
 }
 
-// look returns the state of an intent and, of one with a lease, the store's time.
+// look returns the state of an intent and, if it has a lease, the store's time.
 func (m *Manager) look(ctx context.Context, scope, key string) (*intentlog.State, time.Time, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, time.Time{}, err
@@ -48,11 +48,12 @@ func (m *Manager) lookAt(ctx context.Context, stream messagestore.StreamName) (*
 	return s, now, err
 }
 
-// Await waits until an intent is not held, and returns its state then: done, or free. Await stands
-// in no line. For an intent that was never reserved the error matches [messagestore.ErrNotFound].
+// Await waits until an intent is not held, and returns its state then: done, or free. It does not
+// stand in the line. If the intent was never reserved, the error matches
+// [messagestore.ErrNotFound].
 //
-// The end of ctx ends the wait. It does not break off a query, which would cost the connection:
-// callers that lose their patience are many.
+// The end of ctx ends the wait. It does not abort a query, because that would cost the connection,
+// and many callers may stop waiting.
 func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) {
 	if err := ctx.Err(); err != nil {
 		return Intent{}, fmt.Errorf("await intent: %w", err)
@@ -101,12 +102,12 @@ func (m *Manager) lookDetached(ctx context.Context, stream messagestore.StreamNa
 	return m.lookAt(ctx, stream)
 }
 
-// Resume returns the lease of a session that was granted in another process, or by an earlier
-// run of this one: one process reserves, and another carries out. It extends the lease.
+// Resume returns the lease of a session that was granted in another process, or by an earlier run
+// of this one: one process reserves, and another carries out. It extends the lease.
 //
 // If the session with that token does not have the intent any more, the error matches
-// [ErrLeaseLost]. For an intent that was never reserved it matches [messagestore.ErrNotFound], and
-// for a number that cannot be a token [messagestore.ErrInvalid]. The lease of a request of several keys
+// [ErrLeaseLost]. If the intent was never reserved, it matches [messagestore.ErrNotFound], and if
+// the number cannot be a token, [messagestore.ErrInvalid]. The lease of a request with several keys
 // cannot be resumed as a whole.
 func (m *Manager) Resume(ctx context.Context, scope, key, session string, token int64) (*Lease, error) {
 	l, err := m.resume(ctx, scope, key, session, token)
@@ -141,7 +142,7 @@ func (m *Manager) resume(ctx context.Context, scope, key, session string, token 
 	}
 	asked := part{*s}
 	asked.Session, asked.Token = session, token
-	// The time of the lease is not known to this process before the extension.
+	// Before the extension, this process does not know the time of the lease.
 	l := m.newLease([]part{asked}, sent.Add(-s.Lasts()))
 	if err := l.compare(&asked, s); err != nil {
 		return nil, err
@@ -155,11 +156,11 @@ func (m *Manager) resume(ctx context.Context, scope, key, session string, token 
 	return l, nil
 }
 
-// ForceRelease ends the lease of an intent for its holder: an operator's last resort. Every step
-// of that lease fails after it. The reason is kept, so it is not empty, and has at most 500 bytes.
-// An intent that is free already is no error. A lease that is only over by time is released all
-// the same. The error matches [ErrDone] if the intent is confirmed, and [messagestore.ErrNotFound]
-// if it was never reserved.
+// ForceRelease ends the lease of an intent without its holder: an operator's last resort. Every
+// later step of that lease fails. The reason is stored, so it must not be empty, and has at most
+// 500 bytes. If the intent is already free, ForceRelease returns nil, but it still releases a lease
+// that is only over by time. The error matches [ErrDone] if the intent is confirmed, and
+// [messagestore.ErrNotFound] if it was never reserved.
 func (m *Manager) ForceRelease(ctx context.Context, scope, key, reason string) error {
 	if err := m.forceRelease(ctx, scope, key, reason); err != nil {
 		return fmt.Errorf("release intent: %w", err)
@@ -217,24 +218,24 @@ type Filter struct {
 	// Defaults to Held.
 	Status []Outcome
 
-	// Scope and Session choose the intents of a scope and of a session.
+	// Scope and Session choose the intents with a scope and with a session.
 	//
 	// Default to any.
 	Scope, Session string
 
-	// Since chooses the intents that have had a message since then, by the store's clock. A lease that
-	// lives has one within its TTL.
+	// Since chooses the intents with a message since this time, by the store's clock. A live lease
+	// has one within its TTL.
 	//
 	// Defaults to a day before now.
 	Since time.Time
 }
 
 // List returns the intents that filter chooses, in the order of their grants. It reads the messages
-// of the category from [Filter.Since] on, and keeps the last of each intent that filter may choose.
-// The error matches [messagestore.ErrNotSupported] if the store is no [CategoryStore].
+// of the category from [Filter.Since] on, and keeps the last message of each matching intent. The
+// error matches [messagestore.ErrNotSupported] if the store is not a [CategoryStore].
 //
-// A stream whose last message is none of an intent's keeps no other from the answer: the intents
-// come with an error that matches [ErrCorrupt] and names the first ten of such streams.
+// If the last message of a stream does not belong to an intent, List still returns the other
+// intents, with an error that matches [ErrCorrupt] and names the first ten such streams.
 func (m *Manager) List(ctx context.Context, filter Filter) ([]Intent, error) {
 	all, err := m.list(ctx, filter)
 	if err != nil {
@@ -320,7 +321,7 @@ func (m *Manager) statesSince(ctx context.Context, store CategoryStore, filter F
 	return states, corrupt, nil
 }
 
-// declare writes the life of keys down, once, before the manager's first write.
+// declare stores the life of keys, once, before the manager's first write.
 func (m *Manager) declare(ctx context.Context) error {
 	err := m.life.Declare(ctx, m.category)
 	if corrupt, ok := errors.AsType[*removal.CorruptKeyLifeError](err); ok {

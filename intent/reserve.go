@@ -22,56 +22,56 @@ import (
 
 // A Request asks for a lease.
 type Request struct {
-	// Scope is the part of the system in which the key means something, such as an account, a
-	// tenant, or a client of an API. Intents of one scope have one cardinal id. Two scopes never
+	// Scope is the part of the system in which the key has a meaning, such as an account, a tenant,
+	// or a client of an API. All intents of a scope have the same cardinal id. Two scopes never
 	// share an intent.
 	//
 	// Defaults to none.
 	Scope string
 
-	// Key names the intent: the data that identifies the request. It is any text in which there
-	// is something to see. Keys are equal if their bytes are.
+	// Key names the intent: the data that identifies the request. It is any text with a visible
+	// character. Keys are equal if their bytes are.
 	Key string
 
-	// With are further keys of the same scope. All are reserved, or none, and each has a token of
-	// its own. There are at most 99, none twice, and none holds a plus sign, as if it named a
-	// scope.
+	// With are further keys of the same scope. They are reserved together or not at all, and each
+	// has its own token. There may be at most 99, without duplicates, and none may contain a plus
+	// sign, because that would look like a scope.
 	//
 	// Defaults to none.
 	With []string
 
-	// Session is the holder: at most 128 bytes without control characters. A request with the
-	// session that holds the lease is answered with that lease, so a caller whose answer was lost
-	// asks again with the same session.
+	// Session is the holder: at most 128 bytes without control characters. If the session already
+	// holds the lease, the answer is that lease. So if you lose an answer, ask again with the same
+	// session.
 	//
 	// Two calls with one session share its lease and its token, and nothing keeps their work apart:
-	// a caller asks again when its first call has returned, and not beside it. If both work all the
-	// same, the first end counts. The other call's lease is lost then: its context ends with the next
-	// heartbeat, and its result is not confirmed.
+	// ask again only after the first call has returned. If both do work, the first end counts. The
+	// other call then loses its lease: its context ends with the next heartbeat, and its result is
+	// not confirmed.
 	//
-	// Defaults to a new one.
+	// Defaults to a new session.
 	Session string
 
 	// Content is the request itself. It is encoded with encoding/json, and only a digest of it is
-	// kept. A request with other content under the same key is [KeyReused]. Content that encodes
-	// as null, {}, [] or "", or in which an object has a key twice, is refused. A lease that is
-	// for no request, such as a nightly run's, has its key as content.
+	// stored. A request with other content under the same key is [KeyReused]. Content that encodes
+	// as null, {}, [] or "", or has an object with a duplicate key, is refused. If a lease does not
+	// belong to a request, such as a nightly run's, use its key as content.
 	Content any
 
-	// TTL is how long this lease lasts without an extension: see [Config]. The request of the session
-	// that holds a lease does not change the lease's TTL.
+	// TTL is how long this lease lasts without an extension: see [Config]. If the session already
+	// holds the lease, a request does not change its TTL.
 	//
 	// Defaults to the manager's.
 	TTL time.Duration
 
-	// Wait is how long to wait at most for an intent that is held. The session stands in a line
-	// meanwhile, which the intent itself keeps, and takes its turn. A request of several keys
-	// waits in no line, and holds nothing meanwhile.
+	// Wait is how long to wait at most for a held intent. Meanwhile the session stands in a line,
+	// which is stored in the intent, and takes its turn. A request with several keys waits in no
+	// line, and holds nothing meanwhile.
 	//
-	// Defaults to no time: the answer is [Held] at once.
+	// Defaults to 0: the answer is [Held] at once.
 	Wait time.Duration
 
-	// Metadata goes with the messages of the lease, so that the chain of messages goes on.
+	// Metadata is added to the messages of the lease, so that the chain of messages continues.
 	// [messagestore.Follow] makes it, for example.
 	//
 	// Defaults to none.
@@ -82,17 +82,17 @@ type Request struct {
 type Outcome int
 
 const (
-	// Reserved says that the lease is the caller's.
+	// Reserved says that you have the lease.
 	Reserved Outcome = iota + 1
 
-	// Held says that another session has the lease, or that the line's turns are not over.
+	// Held says that another session has the lease, or that the turns of the line are not over.
 	Held
 
 	// Done says that the intent is confirmed, with a result, for ever.
 	Done
 
 	// KeyReused says that the key was first used with other content, and is held or done. One of
-	// the two callers is wrong, and it is not known which.
+	// the two callers is wrong, but the store cannot tell which of them.
 	KeyReused
 )
 
@@ -113,8 +113,7 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("outcome %d", int(o))
 }
 
-// Free is the [Intent.Status] of an intent that is not held: it was released, or its lease is
-// over.
+// Free is the [Intent.Status] of an intent that is not held: it was released, or its lease is over.
 const Free Outcome = 0
 
 // An Answer is the answer to a [Request].
@@ -124,16 +123,16 @@ type Answer struct {
 	// Lease is set with [Reserved].
 	Lease *Lease
 
-	// Intent is the intent as it is: of [Reserved], with the caller's lease; of the others, as the
-	// request met it. With several keys it is the first that is not free.
+	// Intent is the current intent: after [Reserved] with your lease, otherwise as the request
+	// found it. With several keys it is the first that is not free.
 	Intent Intent
 }
 
-// Result returns the result that a was confirmed with. It is T's zero value if there is none: nil was
-// confirmed, or the intent is not done, or its result was deleted. So it is with [KeyReused], where
-// the result in a's Intent belongs to another request.
+// Result returns the result with which a was confirmed. It is T's zero value if the intent has no
+// result: nil was confirmed, the intent is not done, or its result was deleted. It is also the zero
+// value with [KeyReused], because the result in a's Intent belongs to another request.
 //
-// The error for a result that does not decode into T, and for one that was not kept, matches [ErrResult].
+// If the result does not decode into T, or was not kept, the error matches [ErrResult].
 func Result[T any](a Answer) (T, error) {
 	var result, none T
 	switch {
@@ -154,7 +153,7 @@ func Result[T any](a Answer) (T, error) {
 type Intent struct {
 	Stream messagestore.StreamName
 	Scope  string
-	Key    string // of a key that was too long for a name, the hash in its place
+	Key    string // the hash instead, if the key was too long for a name
 
 	// Status is [Held], [Done] or [Free].
 	Status Outcome
@@ -165,18 +164,18 @@ type Intent struct {
 
 	Since time.Time     // of the last grant, by the store's clock
 	Until time.Time     // of a lease: when it ends, by the store's clock
-	Left  time.Duration // of a lease: how long still, or until the turns of the line are over
+	Left  time.Duration // of a lease: how long it still lasts, or until the turns of the line are over
 	Line  []string      // the sessions that wait
 
 	Result    json.RawMessage // of the confirmation
-	NotKept   string          // why the confirmation has no result though the work had one: it could not be stored
+	NotKept   string          // why the work's result could not be stored, if it had one
 	Forgotten bool            // it is done, and an operator deleted the result
-	Released  bool            // it is free since it was released, and not by time
+	Released  bool            // it is free because it was released, and not because its time is over
 	By        string          // the operator, if one released it
-	Reason    string          // for which it was released
+	Reason    string          // why it was released
 }
 
-// intentOf returns an intent at now, by the store's clock, for a session that does not stand in the line.
+// intentOf returns an intent at now, by the store's clock, for a session that is not in the line.
 func intentOf(s *intentlog.State, now time.Time, turn time.Duration) Intent {
 	i := Intent{
 		Stream: s.Place.Stream, Session: s.Session, Token: s.Token, Attempt: s.Attempt, Since: time.UnixMicro(s.Token).UTC(),
@@ -199,17 +198,17 @@ func intentOf(s *intentlog.State, now time.Time, turn time.Duration) Intent {
 	return i
 }
 
-// A wanted key is one of a request.
+// A wanted is a key of a request.
 type wanted struct {
 	stream messagestore.StreamName
 	met    *intentlog.State // nil for an empty stream
 
-	// A lease that shows no sign of life is watched by the process's own clock.
+	// If a lease shows no sign of life, the process's own clock decides.
 	sign  sign
 	watch time.Time
 }
 
-// A sign of life is the message by which a lease was granted, extended or released last.
+// A sign of life is the message that last granted, extended or released a lease.
 type sign struct {
 	token int64
 	of    messagestore.Version
@@ -222,22 +221,23 @@ type attempt struct {
 	content string
 	keys    []wanted
 	blocked int  // the index of the held key in keys
-	stands  bool // in the line, or may
+	stands  bool // in the line, or may stand there
 	unnamed bool // the session is new, so no caller can ask for its lease again
 	ttl     time.Duration
 }
 
-// Reserve asks for a lease. The answer is one of four, and none of them is an error: [Reserved],
-// [Held], [Done], [KeyReused].
+// Reserve asks for a lease. The answer is [Reserved], [Held], [Done] or [KeyReused], and these are
+// not errors.
 //
-// After an error that matches [messagestore.ErrOutcomeUnknown] the lease may have been granted:
-// to ask again with the same [Request.Session] finds out. The lease of a session that Reserve has
-// made is released again then: nobody could ask for it. After any other error no lease was granted.
+// After an error that matches [messagestore.ErrOutcomeUnknown] the lease may have been granted: to
+// find out, ask again with the same [Request.Session]. If Reserve made the session, it releases the
+// lease, because nobody could ask for it. After any other error no lease was granted.
 //
-// While it waits, Reserve returns ctx's error once ctx is done. However it ends, it leaves the line.
-// It breaks off no call of the store for that. While the store fails, Reserve tries to leave the line, and to
-// release a lease that nobody has, again and again for up to five seconds; of a lease that it could
-// not release a warning is logged, and it lasts its TTL. A store that was closed ends the wait, and is not tried again.
+// While it waits, Reserve returns ctx's error once ctx is done. It always leaves the line before it
+// returns, without aborting a call of the store. While the store fails, Reserve tries to leave the
+// line, and to release a lease that nobody has, for up to five seconds. If it cannot release such a
+// lease, it logs a warning, and the lease lasts its TTL. If the store is closed, the wait ends, and
+// Reserve does not try again.
 func (m *Manager) Reserve(ctx context.Context, request Request) (Answer, error) {
 	a, err := m.attempt(ctx, request)
 	if err != nil {
@@ -315,7 +315,7 @@ func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error
 	return a, err
 }
 
-// digest returns the form of content in which it is kept and compared.
+// digest returns the form in which content is stored and compared.
 func digest(content any) (string, error) {
 	c, err := keys.Canonical(content)
 	rule := ""
@@ -388,8 +388,8 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 	}
 }
 
-// giveBack releases what a request was granted whose answer was lost. It asks again for that, so that
-// the write that was lost is refused if it is still on its way.
+// giveBack releases the lease of a request with a lost answer. It asks for the lease again, so that
+// the lost write is refused if it is still on its way.
 func (a *attempt) giveBack(ctx context.Context, until time.Time) {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
@@ -410,9 +410,9 @@ func (a *attempt) giveBack(ctx context.Context, until time.Time) {
 	}
 }
 
-// try makes one attempt: it writes as if the keys were free, and where they are not and may be
-// taken, writes again at the versions that it met. If their states are known, as of a time by the
-// store's clock, it begins with these. The time returned is the store's, with [Held].
+// try makes one attempt: it writes as if the keys were free. If they are not, but may be taken, it
+// writes again at the versions that it found. If their states are already known, as of a time by
+// the store's clock, it begins with these. With [Held] it also returns the store's time.
 func (a *attempt) try(ctx context.Context, known time.Time) (Answer, time.Time, error) {
 	if known.IsZero() {
 		for i := range a.keys {
@@ -450,7 +450,7 @@ func (a *attempt) try(ctx context.Context, known time.Time) (Answer, time.Time, 
 	}
 }
 
-// meet keeps the states that a write met.
+// meet stores the states that a write found.
 func (a *attempt) meet(last []*messagestore.Message) error {
 	for i := range a.keys {
 		k := &a.keys[i]
@@ -474,7 +474,7 @@ func (k *wanted) meet(s *intentlog.State) {
 	}
 }
 
-// step returns the message that a adds to an intent that it met. It may take every lease that is
+// step returns the message that a appends to an intent that it found. It takes every lease that is
 // not its own.
 func (a *attempt) step(met *intentlog.State) (messagestore.Body, messagestore.Metadata) {
 	grant := intentlog.Grant{Session: a.request.Session, Attempt: 1, TTL: a.ttl.Milliseconds(), Content: a.content}
@@ -491,14 +491,14 @@ func (a *attempt) step(met *intentlog.State) (messagestore.Body, messagestore.Me
 	return intentlog.Reserved{Grant: grant, After: met.Token}, a.request.Metadata
 }
 
-// owns reports whether the lease met is the session's own. Only a lease that is not over is
+// owns reports whether the lease met belongs to the session. Only a lease that is not over is
 // extended: see answer.
 func (a *attempt) owns(met *intentlog.State) bool {
 	return met.Session == a.request.Session && !met.Released && !met.Lapsed
 }
 
-// answer returns the answer to the states that were met at now, by the store's clock, or false if
-// every key may be taken.
+// answer returns the answer for the states that were found at now, by the store's clock, or false
+// if every key may be taken.
 func (a *attempt) answer(now time.Time) (Answer, bool) {
 	for i := range a.keys {
 		k := &a.keys[i]
@@ -526,9 +526,9 @@ func (a *attempt) answer(now time.Time) (Answer, bool) {
 	return Answer{}, false
 }
 
-// watchedOut reports whether a waiter has seen no sign of life for so long, by its own clock,
-// that the lease is over although the store's clock says that it is not. A lease that is extended shows one
-// three times in its TTL.
+// watchedOut reports whether a waiter has seen no sign of life for so long, by its own clock, that
+// the lease is over even if the store's clock disagrees. A lease that is extended shows a sign of
+// life three times in its TTL.
 func (k *wanted) watchedOut(a *attempt) bool {
 	return a.request.Wait > 0 && !time.Now().Before(k.watch.Add(k.silence(a)))
 }
@@ -541,7 +541,7 @@ func (k *wanted) silence(a *attempt) time.Duration {
 	return k.met.Lasts() + turns
 }
 
-// reserved returns the answer to a request that was granted.
+// reserved returns the answer to a granted request.
 func (a *attempt) reserved(sent time.Time, bodies []messagestore.Body, metadata []messagestore.Metadata, written []messagestore.Written) Answer {
 	parts := make([]part, len(a.keys))
 	for i := range a.keys {

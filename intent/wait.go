@@ -14,25 +14,26 @@ import (
 )
 
 const (
-	// tailInterval is how often a store looks for the writes of other processes that its driver
-	// did not hear of.
+	// tailInterval is how often a store looks for writes of other processes that its driver did not
+	// report.
 	tailInterval = 100 * time.Millisecond
 
-	// clockTolerance is by how much the time from which a lease counts may be to come.
+	// clockTolerance is how far the start of a lease may be in the future.
 	clockTolerance = time.Second
 
-	// leastSleep bounds the looks at an intent whose time is nearly over.
+	// leastSleep is the shortest wait between two looks at an intent.
 	leastSleep = time.Millisecond
 
-	// The sessions of other processes may leave a line at once. Each of their steps costs all others one.
+	// Sessions of many processes may leave a line at once. Each step of one makes the others repeat
+	// theirs.
 	minLeaveBackoff = time.Millisecond
 	maxLeaveBackoff = 100 * time.Millisecond
 )
 
-// wait has a stand in the line of the intent that it met, and waits until there may be another
-// answer. The result known is the store's time at which the states of a's keys were read. If it is
-// zero, they have to be read. It is over when the request has waited long enough. The wait ends with
-// ctx, and the calls of the store with the other.
+// wait puts a in the line of the intent that it found, and waits until the answer may have changed.
+// The result known is the store's time at which the states of a's keys were read; zero means that
+// they have to be read. The result over is true when the request has waited long enough. The wait
+// ends with ctx, and the calls of the store with calls.
 func (a *attempt) wait(ctx, calls context.Context, w *wakeups.Waiter, now, end time.Time) (known time.Time, over bool, err error) {
 	k := &a.keys[a.blocked]
 	fresh := w.On(k.stream)
@@ -66,9 +67,9 @@ func (a *attempt) wait(ctx, calls context.Context, w *wakeups.Waiter, now, end t
 	return time.Time{}, time.Until(end) <= 0, nil
 }
 
-// stand puts the session at the end of the line, if it is not in it, and returns the store's time
-// of the state that a has met by then. A line that is full stays as it is. In a crowd it may take many calls: it
-// begins none after the end of ctx.
+// stand puts the session at the end of the line, unless it is already in the line, and returns the
+// store's time of the state that a has then. It does not change a full line. In a crowd this may
+// take many calls: it begins no call after the end of ctx.
 func (a *attempt) stand(ctx, calls context.Context, now time.Time) (time.Time, error) {
 	k := &a.keys[0]
 	for {
@@ -100,16 +101,16 @@ func (a *attempt) stand(ctx, calls context.Context, now time.Time) (time.Time, e
 	}
 }
 
-// line writes another line to the intent that a met. If the intent has moved on, it returns the
-// conflict.
+// line writes another line to the intent that a found. If the intent has changed meanwhile, it
+// returns the conflict.
 func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Conflict, error) {
 	k := &a.keys[0]
 	return a.note(ctx, k, line, k.met.Since)
 }
 
-// setBack has a lease count from now on, by the store's clock, that counts from a time to come: the clock was ahead then, or was
-// set back since. The lease's holder may be gone, and if it lives, it extends the lease before its end. It returns the time by the
-// store's clock of the state that is met then.
+// setBack restarts the time of a lease that begins in the future: the clock was ahead then, or was
+// set back since. The lease's holder may be gone; if it lives, it extends the lease before its end.
+// setBack returns the store's time of the state that it leaves or finds.
 func (a *attempt) setBack(ctx context.Context, now time.Time) (time.Time, error) {
 	k := &a.keys[a.blocked]
 	a.m.config.Logger.Warn().Str("stream", string(k.stream)).Str("session", k.met.Session).Stringer("by", k.met.Since.Sub(now)).
@@ -126,8 +127,8 @@ func (a *attempt) setBack(ctx context.Context, now time.Time) (time.Time, error)
 	return met.Time, nil
 }
 
-// note writes to an intent that a met what is not the lease's: the line, and from when the lease counts. If the intent has moved
-// on, it returns the conflict.
+// note writes the parts of an intent that do not belong to the lease: the line, and the time at
+// which the lease begins. If the intent has changed meanwhile, it returns the conflict.
 func (a *attempt) note(ctx context.Context, k *wanted, line []string, since time.Time) (*messagestore.Conflict, error) {
 	s := k.met
 	body := intentlog.Waiting{
@@ -154,14 +155,15 @@ func (a *attempt) note(ctx context.Context, k *wanted, line []string, since time
 	return met, nil
 }
 
-// leavers are the sessions of a manager that leave a line, by its stream. One step takes out all: if each had
-// a step of its own, every step but one of a round would fail, and a crowd would not be gone in time.
+// leavers are a manager's sessions that are leaving a line, by its stream. One step takes all of
+// them out. With a step for each, all but one step of a round would fail, and a crowd would not be
+// gone in time.
 type leavers struct {
 	mu sync.Mutex
-	of map[messagestore.StreamName]map[string]int // how many calls of a session leave
+	of map[messagestore.StreamName]map[string]int // how many calls of each session are leaving
 }
 
-// add counts a session in, or with -1 out.
+// add counts a session that begins to leave, or with -1 one that has ended.
 func (l *leavers) add(stream messagestore.StreamName, session string, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,15 +183,15 @@ func (l *leavers) add(stream messagestore.StreamName, session string, n int) {
 	}
 }
 
-// without returns a line without the sessions that leave it.
+// without returns a line without the sessions that are leaving it.
 func (l *leavers) without(stream messagestore.StreamName, line []string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(line), func(session string) bool { return l.of[stream][session] > 0 })
 }
 
-// leaveLine takes the session out of the line, so that its turn costs the others no time. That it may
-// not succeed is the reason for turns.
+// leaveLine takes the session out of the line, so that its turn does not delay the others. It may
+// fail, which is why there are turns.
 func (a *attempt) leaveLine(ctx context.Context, until time.Time) {
 	if !a.stands {
 		return
@@ -202,8 +204,8 @@ func (a *attempt) leaveLine(ctx context.Context, until time.Time) {
 	_ = steps.Do(ctx, func() error { return a.tryToLeave(ctx) })
 }
 
-// tryToLeave takes the session out of the line, however often other sessions are first, until ctx is done or
-// the store fails.
+// tryToLeave takes the session out of the line, even if other sessions are faster many times, until
+// ctx is done or the store fails.
 func (a *attempt) tryToLeave(ctx context.Context) error {
 	k := &a.keys[0]
 	for failures := 0; outage.Wait(ctx, outage.Pause(failures, minLeaveBackoff, maxLeaveBackoff)) == nil; failures++ {
@@ -226,9 +228,9 @@ func (a *attempt) tryToLeave(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// outlasting returns a context for the calls of the store that a request makes which waits. A call
-// that is under way when ctx ends is not broken off, or nobody would know whether the session stands
-// in the line, or has the lease. So the context ends so much later.
+// outlasting returns a context for the store calls of a waiting request. It ends some time after
+// ctx, because a call that is under way when ctx ends must not be aborted: otherwise nobody would
+// know whether the session is in the line or has the lease.
 func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -241,7 +243,7 @@ func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// sleep waits for d, and returns early with a message that ended the lease, or with the context's
+// sleep waits for d. It returns early with a message that ended the lease, or with the context's
 // error.
 func (m *Manager) sleep(ctx context.Context, w *wakeups.Waiter, d time.Duration) (*messagestore.Message, error) {
 	if _, ok := m.store.(CategoryStore); !ok {
@@ -259,7 +261,7 @@ func (m *Manager) sleep(ctx context.Context, w *wakeups.Waiter, d time.Duration)
 	}
 }
 
-// newWakeups returns those by the messages that end leases.
+// newWakeups returns wakeups by the messages that end leases.
 func (m *Manager) newWakeups() *wakeups.Wakeups {
 	store, _ := m.store.(CategoryStore) // a store that is none is asked every pollInterval
 	return wakeups.New(store, m.category, []string{intentlog.TypeReleased, intentlog.TypeConfirmed}, tailInterval, m.config.Logger)

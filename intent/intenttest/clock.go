@@ -25,8 +25,9 @@ var clockTests = []test{
 	{"L7/ALeaseOfAClockThatWasAheadEndsInItsTime", endsInItsTime, clock},
 }
 
-// endsInItsTime grants leases while the clock is ahead, or before it is set back. A request without a wait has the lease count
-// from then on: one that shows no sign of life is over after its TTL, and one that is extended is not.
+// endsInItsTime grants leases while the clock is ahead, or before it is set back. A request without
+// a wait restarts the lease's time: a lease without a sign of life is over after its TTL, and an
+// extended lease is not.
 func endsInItsTime(t *testing.T, f *fixture) {
 	year2099 := 73 * 365 * 24 * time.Hour
 	for i, jump := range []struct{ wrong, right time.Duration }{{time.Minute, 0}, {time.Hour, 0}, {24 * time.Hour, 0}, {year2099, 0}, {0, -time.Hour}} {

@@ -5,9 +5,9 @@
 //		intenttest.Run(t, intenttest.Options{Open: func(t *testing.T) intent.Store { return open(t) }})
 //	}
 //
-// Every sub-test is named by the promise that it would refute, L1 to L7, or by the part of the
-// API that it holds to its word. Each has been seen to fail: the package's own tests break a
-// store in one way after another, and demand that the sub-test meant for it finds out.
+// Every sub-test is named after the promise that it would refute, L1 to L7, or after the part of
+// the API that it tests. Each has been seen to fail: the package's own tests break a store in one
+// way after another, and require that the right sub-test notices.
 package intenttest
 
 import (
@@ -29,24 +29,24 @@ import (
 
 // Options are the subject of the suite.
 type Options struct {
-	// Open returns a store. It is called once for each sub-test, and the sub-tests run in
-	// parallel, each in a category of its own, so all stores may work on one database. Open
-	// closes its store with t.Cleanup.
+	// Open returns a store. It is called once for each sub-test. The sub-tests run in parallel,
+	// each in its own category, so all stores may use one database. Open closes its store with
+	// t.Cleanup.
 	Open func(t *testing.T) intent.Store
 
 	// OpenWithClock is Open for a store that reads its time from clock.
 	//
-	// Defaults to leaving out the sub-tests that need it.
+	// Defaults to nil, which skips the sub-tests that need it.
 	OpenWithClock func(t *testing.T, clock func() time.Time) intent.Store
 
-	// Bubble says that the store does all its waiting inside a synctest bubble. The sub-tests run
-	// in one each, and take no time.
+	// Bubble says that the store does all its waiting inside a synctest bubble. Each sub-test then
+	// runs in a bubble, and takes no time.
 	//
 	// Defaults to real time, and short leases.
 	Bubble bool
 }
 
-// Run tests the stores that the options open. Sub-tests that are left out are skipped with the
+// Run tests the stores that the options open. It skips sub-tests that do not apply, with the
 // reason.
 func Run(t *testing.T, options Options) {
 	t.Helper()
@@ -79,15 +79,15 @@ type test struct {
 	needs need
 }
 
-// A need is an ability of a store without which a sub-test is skipped.
+// A need is an ability of a store. Without it a sub-test is skipped.
 type need uint8
 
 const (
-	clock      need = 1 << iota // a store whose clock the test sets
+	clock      need = 1 << iota // the test can set the store's clock
 	several                     // writes to several streams
-	reading                     // a store that is read by category
+	reading                     // the store can be read by category
 	busy                        // the test computes, and waits for no time
-	forgetting                  // a store whose keys an operator can remove
+	forgetting                  // an operator can remove the store's keys
 )
 
 func tests() []test {
@@ -98,14 +98,14 @@ func tests() []test {
 	return all
 }
 
-// Times that a sub-test lets pass. No step of a holder or a waiter has to be in time for them: a
-// sub-test whose holder must be takes leases that outlive it, or tries again with longer ones.
+// Times that a sub-test lets pass. No step of a holder or a waiter has to be faster: if a holder
+// must be in time, its sub-test takes leases that outlive it, or tries again with longer ones.
 const (
 	shortTTL = 100 * time.Millisecond
 	turn     = 50 * time.Millisecond
 )
 
-// Times that do not pass within a sub-test. A turn may be no longer.
+// Times that do not pass within a sub-test. The turn is the longest that is allowed.
 const (
 	longTTL  = time.Hour
 	longTurn = time.Minute
@@ -153,7 +153,7 @@ func Category(t testing.TB) messagestore.Category {
 	return messagestore.Category("test" + id[:8] + id[24:] + ":intent")
 }
 
-// use has the sub-test work on store.
+// use makes the sub-test work on store.
 func (f *fixture) use(t *testing.T, store intent.Store) {
 	t.Helper()
 	f.store = store
@@ -183,7 +183,7 @@ func (f *fixture) writesStreams(t *testing.T) bool {
 
 func effect() messagestore.Raw { return messagestore.Raw{Type: "Paid", Data: []byte(`{}`)} }
 
-// key is the key of a sub-test that needs one, and content the content of its requests.
+// key is the key of a sub-test that needs a single key, and content is the content of its requests.
 const (
 	key     = "k"
 	content = "pay 100"
@@ -222,8 +222,8 @@ func untilNotHeld(t *testing.T, m *intent.Manager, key string) intent.Intent {
 	return i
 }
 
-// inTime calls try with longer and longer TTLs, each time in another category, until the machine
-// was in time for one: until try says that its holder kept its lease.
+// inTime calls try with longer and longer TTLs, each time in another category, until try says that
+// its holder kept its lease: until the machine was fast enough for one.
 func (f *fixture) inTime(t *testing.T, try func(ttl time.Duration) bool) {
 	t.Helper()
 	ttl := shortTTL
@@ -239,7 +239,7 @@ func (f *fixture) inTime(t *testing.T, try func(ttl time.Duration) bool) {
 	})
 }
 
-// overtaken returns a lease that is over, and the one of the session that took the intent.
+// overtaken returns a lease that is over, and the lease of the session that took the intent.
 func (f *fixture) overtaken(t *testing.T) (late, next *intent.Lease) {
 	t.Helper()
 	late = lease(t, f.short, request("late"))
@@ -254,8 +254,7 @@ func (f *fixture) lookup(t *testing.T) intent.Intent {
 	return i
 }
 
-// messages returns the messages of category, and skips the test's claim about them if the store
-// has no history.
+// messages returns the messages of category. If the store has no history, it returns nil.
 func (f *fixture) messages(t *testing.T, category messagestore.Category) []*messagestore.Message {
 	t.Helper()
 	store, ok := f.store.(intent.CategoryStore)
@@ -273,7 +272,7 @@ func (f *fixture) messages(t *testing.T, category messagestore.Category) []*mess
 	return all
 }
 
-// verify requires that each stream of the category is an intent's.
+// verify requires that each stream of the category is a valid intent.
 func (f *fixture) verify(t *testing.T, category messagestore.Category) {
 	t.Helper()
 	last := map[messagestore.StreamName]*intentlog.State{}
@@ -285,7 +284,8 @@ func (f *fixture) verify(t *testing.T, category messagestore.Category) {
 	}
 }
 
-// requireTypes requires the messages of the one intent of a sub-test, if the store has a history.
+// requireTypes requires the types of the messages of a sub-test's only intent, if the store has a
+// history.
 func (f *fixture) requireTypes(t *testing.T, want ...string) {
 	t.Helper()
 	if _, ok := f.store.(intent.CategoryStore); !ok {

@@ -36,7 +36,7 @@ var leaseTests = []test{
 func tokensRise(t *testing.T, f *fixture) {
 	var last int64
 	for i := range 10 {
-		// A manager of its own, as a process that was started again has.
+		// A separate manager, like a process that was started again.
 		m := f.manager(t, &intent.Config{TTL: shortTTL})
 		l := lease(t, m, request(fmt.Sprint(i)))
 		require.Greater(t, l.Token(), last)
@@ -51,7 +51,7 @@ func tokensRise(t *testing.T, f *fixture) {
 	}
 }
 
-// outcomes has sessions ask for key at once.
+// outcomes lets sessions ask for key at once.
 func (f *fixture) outcomes(t *testing.T, m *intent.Manager, sessions int) map[intent.Outcome][]intent.Answer {
 	t.Helper()
 	answers := make([]intent.Answer, sessions)
@@ -134,7 +134,7 @@ func heldAsLongAsExtended(t *testing.T, f *fixture) {
 	})
 }
 
-// requireTakenInTime requires that no lease was taken before it was over.
+// requireTakenInTime requires that no lease was taken over before its end.
 func (f *fixture) requireTakenInTime(t *testing.T) {
 	t.Helper()
 	for before, m := range pairs(f.messages(t, f.category)) {
@@ -196,8 +196,8 @@ func lateStepChangesNothing(t *testing.T, f *fixture) {
 	require.JSONEq(t, `"next's"`, string(f.lookup(t).Result))
 }
 
-// anotherTokenIsNoLease has the same session hold the intent twice: only the token tells its
-// leases apart.
+// anotherTokenIsNoLease makes the same session hold the intent twice: only the token distinguishes
+// its leases.
 func anotherTokenIsNoLease(t *testing.T, f *fixture) {
 	late := lease(t, f.short, request("A"))
 	f.lapse(t, f.short)
@@ -285,7 +285,7 @@ func confirmedForEver(t *testing.T, f *fixture) {
 	f.requireTypes(t, intentlog.TypeReserved, intentlog.TypeReserved, intentlog.TypeConfirmed)
 }
 
-// oneOfTwoConfirms has a holder confirm while an operator gives the intent to another session,
+// oneOfTwoConfirms lets a holder confirm while an operator gives the intent to another session,
 // which confirms too.
 func oneOfTwoConfirms(t *testing.T, f *fixture) {
 	for round := range 20 {
@@ -326,8 +326,8 @@ func oneOfTwoConfirms(t *testing.T, f *fixture) {
 	}
 }
 
-// newStreamHasAGreaterToken stands for a store that lost an intent: its next grant is the first
-// of an empty stream.
+// newStreamHasAGreaterToken simulates a store that lost an intent: its next grant is the first in
+// an empty stream.
 func newStreamHasAGreaterToken(t *testing.T, f *fixture) {
 	lost := lease(t, f.m, request("A"))
 	pause(t, 2*time.Millisecond)

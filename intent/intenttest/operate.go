@@ -149,7 +149,7 @@ func keyLifeTooLate(t *testing.T, f *fixture) {
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 }
 
-// A racedStore has another manager come in before a life of keys is written down.
+// A racedStore lets another manager reserve before the life of keys is stored.
 type racedStore struct {
 	intent.CategoryStore
 	comesIn func()
@@ -179,7 +179,7 @@ func keyLifeRaced(t *testing.T, f *fixture) {
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 }
 
-// A stayingStore is a store whose intents cannot be removed.
+// A stayingStore is a store that cannot remove intents.
 type stayingStore struct{ intent.Store }
 
 func keyLifeInVain(t *testing.T, f *fixture) {

@@ -24,20 +24,20 @@ var sessionTests = []test{
 	{"Session/OneOfManyCallsIsConfirmed", oneCallIsConfirmed, 0},
 }
 
-// beat is the heartbeat of sub-tests that wait for one. An extension that takes half of it is broken off,
-// which costs the connection.
+// beat is the heartbeat of sub-tests that wait for one. An extension that takes half of it is
+// aborted, which costs the connection.
 const beat = time.Second
 
-// beating returns the manager of a process of its own, whose leases outlive the sub-test and show
-// their holder their end soon.
+// beating returns the manager of a separate process. Its leases outlive the sub-test, and soon show
+// their holder that they have ended.
 func (f *fixture) beating(t *testing.T) *intent.Manager {
 	t.Helper()
 	return f.manager(t, &intent.Config{TTL: longTTL, Turn: longTurn, Heartbeat: beat})
 }
 
-// endsOfTheOther has two processes ask with one session, so that they share a lease. An end by one
-// of them is lost for the other, whatever its step is, also after a third session has taken the
-// intent. Only the same step again is no error.
+// endsOfTheOther lets two processes ask with one session, so that they share a lease. If one of
+// them ends the lease, it is lost for the other, for every step, even after a third session has
+// taken the intent. Only the same step again succeeds.
 func endsOfTheOther(t *testing.T, f *fixture) {
 	ends := map[string]func(l *intent.Lease) error{
 		"Release": func(l *intent.Lease) error { return l.Release(t.Context(), "") },
@@ -76,7 +76,7 @@ func endsOfTheOther(t *testing.T, f *fixture) {
 	}
 }
 
-// A call is one of [intent.Manager.Do], that has begun its work.
+// A call is a call of [intent.Manager.Do] that has begun its work.
 type call struct {
 	ended <-chan outcome
 	cause <-chan error // why the work's context ended
@@ -89,7 +89,7 @@ type outcome struct {
 }
 
 // begin calls Do in the background, and returns once its work has begun. The work ends with its
-// context, or as end says.
+// context, or when end is called.
 func begin(t *testing.T, m *intent.Manager, r intent.Request) call {
 	t.Helper()
 	type returned struct {
@@ -116,8 +116,8 @@ func begin(t *testing.T, m *intent.Manager, r intent.Request) call {
 
 var errWork = errors.New("the work failed")
 
-// releasedByTheOther has the first of two calls with one session fail, and so release the lease
-// that both have. The context of the second ends, and Do says that nothing was confirmed by it.
+// releasedByTheOther makes the first of two calls with one session fail, and so release the lease
+// that both have. The context of the second ends, and Do reports that it confirmed nothing.
 func releasedByTheOther(t *testing.T, f *fixture) {
 	for name, second := range map[string]struct {
 		heeds bool
@@ -169,8 +169,8 @@ func releasedByTheOther(t *testing.T, f *fixture) {
 	}
 }
 
-// confirmedByTheOther has the first of two calls with one session confirm. The second is told,
-// also where its own result would be the same: it is not known whether its work was needed.
+// confirmedByTheOther lets the first of two calls with one session confirm. The second gets an
+// error, even if its own result would be the same: nobody knows whether its work was needed.
 func confirmedByTheOther(t *testing.T, f *fixture) {
 	for name, second := range map[string]struct {
 		heeds  bool
@@ -214,7 +214,7 @@ func confirmedByTheOther(t *testing.T, f *fixture) {
 	}
 }
 
-// endOfOneKey has one call of a session end one of the two keys of another.
+// endOfOneKey lets a call end one of the two keys of another call with the same session.
 func endOfOneKey(t *testing.T, f *fixture) {
 	for end, first := range steps {
 		if end == "Extend" {
@@ -237,9 +237,9 @@ func endOfOneKey(t *testing.T, f *fixture) {
 	}
 }
 
-// oneCallIsConfirmed has several processes carry out the same intents at once, with few sessions
-// among them, and fail at random. Of the calls on a key at most one is told that it confirmed, and
-// its result stands.
+// oneCallIsConfirmed lets several processes carry out the same intents at once, with few different
+// sessions, and fail at random. For each key at most one call reports that it confirmed, and its
+// result stays.
 func oneCallIsConfirmed(t *testing.T, f *fixture) {
 	const workers, keys, sessions = 6, 10, 2
 	var mu sync.Mutex

@@ -31,7 +31,7 @@ var stateTests = []test{
 	{"Answer/MetadataGoesWithTheLease", metadataGoes, 0},
 }
 
-// outcomes of steps, as everyStepFromEveryState has them.
+// Outcomes of steps in everyStepFromEveryState.
 const (
 	granted  = "granted"  // a new lease
 	extended = "extended" // the same lease
@@ -41,8 +41,8 @@ const (
 	lost     = "lost"
 )
 
-// everyStepFromEveryState brings an intent into each state, and takes each step from it: of
-// session A, which the lease is or was of, and of another session.
+// everyStepFromEveryState brings an intent into each state, and tries each step from it: by session
+// A, which has or had the lease, and by another session.
 func everyStepFromEveryState(t *testing.T, f *fixture) {
 	states := []struct {
 		name  string
@@ -137,7 +137,8 @@ func stepped(t *testing.T, err error) string {
 	return lost
 }
 
-// leaveInLine leaves a session in the line of key that never takes its turn: its process dies there.
+// leaveInLine leaves a session in the line of key that never takes its turn: its process dies while
+// it waits.
 func (f *fixture) leaveInLine(t *testing.T, m *intent.Manager, key, session string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -155,13 +156,13 @@ func (f *fixture) leaveInLine(t *testing.T, m *intent.Manager, key, session stri
 	await.Receive(t, "the waiter is gone", gone)
 }
 
-// A dying store belongs to a process that dies: nothing reaches it any more.
+// A dying store belongs to a process that dies: no call reaches the store any more.
 type dying struct {
 	intent.Store
 	dead *atomic.Bool
 }
 
-// The calls of a process that is dead end at once: nothing in it would try again.
+// The calls of a dead process end at once, without another attempt.
 var errDead = fmt.Errorf("%w: the process is dead", messagestore.ErrClosed)
 
 func (d dying) TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
@@ -178,7 +179,7 @@ func (d dying) Last(ctx context.Context, stream messagestore.StreamName) (*messa
 	return d.Store.Last(ctx, stream)
 }
 
-// untilInLine waits until session is the last in the line. The intent must not become its own before.
+// untilInLine waits until session is the last in the line. It must not get the intent before.
 func (f *fixture) untilInLine(t *testing.T, m *intent.Manager, key, session string) {
 	t.Helper()
 	await.That(t, session+" is the last in the line", func() (bool, any) {
@@ -232,7 +233,7 @@ func (f *fixture) managerOver(t *testing.T, store intent.Store) *intent.Manager 
 	return m
 }
 
-// tombstones is a store in which every stream was deleted.
+// tombstones is a store with all its streams deleted.
 type tombstones struct{ intent.Store }
 
 func (s tombstones) TryWrite(ctx context.Context, stream messagestore.StreamName, _ messagestore.Version, _ ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
@@ -308,8 +309,8 @@ func otherContent(t *testing.T, f *fixture) {
 	require.Equal(t, intent.Done, reserve(t, f.m, other).Outcome)
 }
 
-// A forgetfulStore loses the answers of writes that succeeded, or that are still on their way, and fails the
-// calls after that.
+// A forgetfulStore loses the answers of writes that succeeded or are still on their way, and fails
+// the calls after that.
 type forgetfulStore struct {
 	intent.Store
 	lose   atomic.Bool
@@ -376,9 +377,9 @@ func lostAnswers(t *testing.T, f *fixture) {
 	require.JSONEq(t, `"result"`, string(f.lookup(t).Result))
 }
 
-// lostGrants has the answers to requests be lost that no caller can repeat, since it does not know their
-// session. What they were granted is free again, also if the write was still on its way. The session of
-// a caller keeps its lease.
+// lostGrants loses the answers to requests that no caller can repeat, because nobody knows their
+// session. The intents that were granted are free again, even if the write was still on its way. A
+// session that the caller named keeps its lease.
 func lostGrants(t *testing.T, f *fixture) {
 	for _, wait := range []time.Duration{0, time.Minute} {
 		for i := range 4 {
@@ -410,8 +411,8 @@ func lostGrants(t *testing.T, f *fixture) {
 	require.Equal(t, intent.Held, f.lookup(t).Status)
 }
 
-// lostPlaces has the answers to waiters be lost that came into the line. They leave it, also when the store fails at
-// first, and cost nobody a turn.
+// lostPlaces loses the answers to waiters that joined the line. They leave it, even if the store
+// fails at first, and cost nobody a turn.
 func lostPlaces(t *testing.T, f *fixture) {
 	lease(t, f.m, request("A"))
 	for _, outage := range []int32{0, 3} {

@@ -18,8 +18,8 @@ import (
 )
 
 // RunTransact tests intents that are confirmed in the caller's transaction, over the drivers that
-// [storetest.RunTransact] tests: rows of the caller's and the confirmation are committed together,
-// or neither is.
+// [storetest.RunTransact] tests: the caller's rows and the confirmation are committed together, or
+// neither is.
 func RunTransact[Tx any](t *testing.T, options storetest.TransactOptions[Tx]) {
 	t.Helper()
 	for _, test := range []struct {
@@ -49,7 +49,7 @@ func RunTransact[Tx any](t *testing.T, options storetest.TransactOptions[Tx]) {
 	}
 }
 
-// transacting is the store and counter of a sub-test.
+// transacting has the store and counter of a sub-test.
 type transacting[Tx any] struct {
 	storetest.TransactOptions[Tx]
 	*fixture
@@ -67,7 +67,7 @@ func (f *transacting[Tx]) open(t *testing.T) {
 	f.use(t, tx.Store)
 }
 
-// transact adds one to the counter, and has writes appended with it.
+// transact adds one to the counter, and appends writes in the same transaction.
 func (f *transacting[Tx]) transact(ctx context.Context, writes []messagestore.StreamWrite) error {
 	_, err := f.tx.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		f.calls.Add(1)
@@ -139,8 +139,8 @@ func lostCommitsNothing[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.JSONEq(t, `"next's"`, string(f.lookup(t).Result))
 }
 
-// The stream is there in the other database too, at the same version and with the same holder's
-// name: only the message differs.
+// The other database has the stream too, at the same version and with the same holder's name: only
+// the message differs.
 func anotherDatabaseIsRefused[Tx any](t *testing.T, f *transacting[Tx]) {
 	elsewhere, err := intent.New(must.New(messagestore.New(memory.New(), nil)), f.category, nil)
 	require.NoError(t, err)

@@ -27,7 +27,7 @@ var waitTests = []test{
 	{"Await/UntilItIsNotHeld", awaits, 0},
 }
 
-// A queue has sessions wait for key, one behind the other.
+// A queue lets sessions wait for key, one after the other.
 type queue struct {
 	mu     sync.Mutex
 	served []string
@@ -35,7 +35,7 @@ type queue struct {
 	all    sync.WaitGroup
 }
 
-// join has session stand in the line, and release the intent once it has it.
+// join puts session in the line, and releases the intent once the session has it.
 func (q *queue) join(t *testing.T, f *fixture, m *intent.Manager, session string) {
 	t.Helper()
 	q.all.Go(func() {
@@ -155,8 +155,8 @@ func waitEndsWithContext(t *testing.T, f *fixture) {
 	}
 }
 
-// leaversKeepNobody has callers leave the line, all at once, because their context ends. The intent is
-// at once the next session's.
+// leaversKeepNobody lets callers leave the line, all at once, because their context ends. The next
+// session gets the intent at once.
 func leaversKeepNobody(t *testing.T, f *fixture) {
 	callers := 40
 	if !f.options.Bubble { // each that comes costs all others a step

@@ -6,32 +6,33 @@
 //	...
 //	intents, err := intent.New(store, "payment:intent", nil)
 //
-// An intent is one hash, whose key is the name of the intent's stream: the version, and the last
+// An intent is one hash, stored under the name of the intent's stream: the version, and the last
 // message with its time, id, type, data and metadata. A step is one script, which compares the
-// version and sets all of it, or answers with the message that is there and with Redis's time.
-// The last message's id makes a repeated step harmless. All that package intent promises without
-// a clock holds here too, for as long as Redis loses nothing.
+// version and sets all of it, or returns the existing message with Redis's time. The last message's
+// id makes a repeated step harmless. All promises that package intent makes without a clock hold
+// here too, for as long as Redis loses nothing.
 //
 // # What is not promised
 //
-//   - An intent is as durable as Redis is set up to be. With appendfsync always a step that was
-//     answered survives the server's end; with everysec the steps of the last second may be lost; and a
-//     failover loses steps that no replica had. A lost Confirmed is done again.
-//   - After a loss fencing tokens rise by the clock alone: they do if the clock of the server that
-//     answers then is not behind the old one's by more than the time since the lost grant. So do
-//     versions, which are of that clock too, and by which a holder from before the loss is refused.
-//     In a Redis Cluster each node has a clock of its own, and all of them have to agree.
+//   - An intent is as durable as Redis is set up to be. With appendfsync always, a step that was
+//     answered survives the server's end; with everysec, the steps of the last second may be lost;
+//     and a failover loses steps that no replica had. After the loss of a Confirmed message the
+//     work is done again.
+//   - After a loss, fencing tokens rise only with the clock: they do if the clock of the new server
+//     is not behind the old one's by more than the time since the lost grant. The same is true of
+//     versions, which also come from that clock, and by which a holder from before the loss is
+//     refused. In a Redis Cluster each node has its own clock, and all of them have to agree.
 //   - Only the last message is kept, so there is no history, no list of intents, and no message for
 //     a consumer.
-//   - Keys of several slots are not written in one step: a request of several keys
-//     ([intent.Request.With]), writes to other streams in [intent.Lease.Confirm] and
-//     [intent.Lease.Confirmation] in a transaction of the caller's match
-//     [messagestore.ErrNotSupported]. Nothing of theirs is sent.
-//   - No operator forgets intents, so [intent.Config.KeyLife] is refused.
-//   - A waiter is woken by no message: it asks every 50 ms.
+//   - Keys of several slots are not written in one step: a request with several keys
+//     ([intent.Request.With]), writes to other streams in [intent.Lease.Confirm], and
+//     [intent.Lease.Confirmation] in a transaction return an error that matches
+//     [messagestore.ErrNotSupported]. Nothing is sent.
+//   - An operator cannot remove intents, so [intent.Config.KeyLife] is refused.
+//   - No message wakes a waiter: it asks every 50 ms.
 //
-// Redis forgets no intent by itself unless it may evict keys: set maxmemory-policy to noeviction.
-// An intent whose hash is deleted is free again. Redis 5 and later will do.
+// Redis forgets no intent unless it may evict keys: set maxmemory-policy to noeviction. If an
+// intent's hash is deleted, the intent is free again. Redis 5 and later will do.
 package redisintent
 
 import (
@@ -50,24 +51,23 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Config changes how a [Store] works. A nil *Config is a good one.
+// Config changes how a [Store] works. Nil means all defaults.
 type Config struct {
-	// Logger receives a debug event for each step, and a warning for each whose outcome is not
-	// known, of names and numbers, never of content.
+	// Logger receives a debug event for each step, and a warning for each step with an unknown
+	// outcome. Its entries have names and numbers, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 
-// A Store keeps intents in Redis. It is safe for concurrent use. The client stays the caller's to
-// close.
+// A Store keeps intents in Redis. It is safe for concurrent use. You close the client.
 type Store struct{ store *messagestore.Store }
 
 var _ intent.Store = (*Store)(nil)
 
-// New returns a store over client: a [*redis.Client] or a [*redis.ClusterClient] whose options
-// have ContextTimeoutEnabled, without which a call would outlast its context's deadline. Another
-// is refused with an error that matches [messagestore.ErrInvalid]. Nothing is sent yet.
+// New returns a store over client: a [*redis.Client] or a [*redis.ClusterClient]. Its options must
+// set ContextTimeoutEnabled, because otherwise a call could outlast its context's deadline. For any
+// other client the error matches [messagestore.ErrInvalid]. New sends nothing.
 func New(client redis.UniversalClient, config *Config) (*Store, error) {
 	var heeds bool
 	switch c := client.(type) {
@@ -91,17 +91,17 @@ func New(client redis.UniversalClient, config *Config) (*Store, error) {
 
 // TryWrite implements [intent.Store], for one message.
 //
-// A step whose answer is lost is repeated, up to three times. The error of a step that still has
-// no answer matches [messagestore.ErrOutcomeUnknown], and so does each error of Redis: go-redis
-// may have sent the step before.
+// If the answer to a step is lost, the step is repeated, up to three times. If it still has no
+// answer, the error matches [messagestore.ErrOutcomeUnknown], and so does each error of Redis:
+// go-redis may have sent the step before.
 func (s *Store) TryWrite(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body,
 ) (messagestore.Written, *messagestore.Conflict, error) {
 	return s.store.TryWrite(ctx, stream, expected, bodies...)
 }
 
-// TryWriteStreams implements [intent.Store], for one message of one stream. The error of any
-// other write matches [messagestore.ErrNotSupported].
+// TryWriteStreams implements [intent.Store], for one message in one stream. For any other write the
+// error matches [messagestore.ErrNotSupported].
 func (s *Store) TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
 	return s.store.TryWriteStreams(ctx, writes...)
 }
@@ -111,10 +111,10 @@ func (s *Store) Last(ctx context.Context, stream messagestore.StreamName) (*mess
 	return s.store.Last(ctx, stream)
 }
 
-// Now implements [intent.Store] with the clock of the Redis server, in a cluster of any of them.
+// Now implements [intent.Store] with the clock of the Redis server, in a cluster of any server.
 func (s *Store) Now(ctx context.Context) (time.Time, error) { return s.store.Now(ctx) }
 
-// attempts is how often a step is sent whose answer is lost.
+// attempts is how often a step is sent if its answers are lost.
 const attempts = 3
 
 //go:embed append.lua
@@ -122,8 +122,8 @@ var appendLua string
 
 var appendScript = redis.NewScript(appendLua)
 
-// A driver has the calls of a message store that a Store makes. The others are those of the nil
-// Driver, and are not called.
+// A driver has the calls of a message store that a Store makes. The other methods come from the nil
+// Driver, and are never called.
 type driver struct {
 	messagestore.Driver
 	client redis.UniversalClient
@@ -169,7 +169,8 @@ func (d *driver) TryAppend(ctx context.Context, appends []messagestore.Append) (
 	return []messagestore.Written{written}, nil, nil
 }
 
-// ended returns ctx's error, also right before the context itself has seen that its time is over.
+// ended returns ctx's error. It also checks the deadline, because the context may notice that a
+// moment later.
 func ended(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded
@@ -177,13 +178,13 @@ func ended(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// A reply is the script's.
+// A reply is the script's answer.
 type reply struct {
 	now      time.Time
 	version  messagestore.Version // the intent's, after the script
 	wrote    bool
 	last     *messagestore.Message // nil for none, and if it wrote
-	metadata []byte                // of last, as it is kept
+	metadata []byte                // of last, as it is stored
 }
 
 // run runs the script.
@@ -200,8 +201,8 @@ func (d *driver) run(ctx context.Context, stream messagestore.StreamName, expect
 	return read(stream, said)
 }
 
-// read reads the script's reply: the time; if it wrote, the version; and else the version of the
-// last message, if there is one, and that.
+// read reads the script's reply: the time; then the version if it wrote; otherwise the version and
+// the parts of the last message, if there is one.
 func read(stream messagestore.StreamName, said []string) (*reply, error) {
 	const onlyTime, wrote, met = 1, 2, 7
 	var numbers [3]int64
@@ -229,7 +230,7 @@ func read(stream messagestore.StreamName, said []string) (*reply, error) {
 
 func micros(n int64) time.Time { return time.UnixMicro(n).UTC() }
 
-// Last implements [messagestore.Driver]. It asks by the script, which no replica answers.
+// Last implements [messagestore.Driver]. It uses the script, because no replica answers that.
 func (d *driver) Last(ctx context.Context, stream messagestore.StreamName, _ string) (*messagestore.Message, error) {
 	reply, err := d.run(ctx, stream, messagestore.NoStream, messagestore.Encoded{})
 	if err != nil {
@@ -244,10 +245,11 @@ func (d *driver) Last(ctx context.Context, stream messagestore.StreamName, _ str
 // Now implements [messagestore.Driver].
 func (d *driver) Now(ctx context.Context) (time.Time, error) { return d.client.Time(ctx).Result() }
 
-// errOther is the error of a look for a step.
+// errOther is the error of a call that needs a history.
 var errOther = fmt.Errorf("a call of a history that Redis does not keep: %w", messagestore.ErrNotSupported)
 
-// Find implements [messagestore.Driver]. That a step is not the last message says nothing of it.
+// Find implements [messagestore.Driver]. It cannot tell whether a step was written, because only
+// the last message is kept.
 func (*driver) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Message, error) {
 	return nil, errOther
 }
