@@ -12,8 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// claimOf returns the claim of the command m with its effect, as Inline and Transact make it. Without an
-// error, todo is false if m is a reservation whose effect is written already.
+// claimOf returns the claim of the command m with its effect, for Inline and Transact. Without an
+// error, todo is false if m is a reservation whose effect is already written.
 func claimOf[T messagestore.Body](ctx context.Context, r *Reserver, m handler.Message[T], key func(T) string) (c claim, todo bool, err error) {
 	if err := r.serves(ctx, m.Message); err != nil {
 		return claim{}, false, err
@@ -28,13 +28,14 @@ func claimOf[T messagestore.Body](ctx context.Context, r *Reserver, m handler.Me
 	return c, true, nil
 }
 
-// with returns the claim with an answer, nil for none, and a note of the writes of its effect. It leaves c as it is.
+// with returns a copy of the claim with an answer, or nil for no answer, and a note of the streams
+// that its effect writes to.
 func (c claim) with(answer json.RawMessage, writes []messagestore.StreamWrite) claim {
 	local := maps.Clone(c.body.Metadata.Local)
 	if answer != nil {
 		local[answerProperty] = string(answer)
 	}
-	var streams []any // as a store returns them
+	var streams []any // in the type that a store returns
 	for _, w := range writes {
 		if name := any(string(w.Stream)); len(w.Bodies) > 0 && !slices.Contains(streams, name) {
 			streams = append(streams, name)
@@ -47,12 +48,12 @@ func (c claim) with(answer json.RawMessage, writes []messagestore.StreamWrite) c
 	return c
 }
 
-// Answer returns a value among the writes of a function that [Inline], [Transact] or package inbox calls: v is
-// recorded with the reservation, as JSON, and [Result].Answer has it for every copy of the command. It is no write of
-// its own, and a second one is refused.
+// Answer returns a value that a function for [Inline], [Transact] or package inbox can add to its
+// writes: v is stored with the reservation, as JSON, and [Result].Answer has it for every copy of
+// the command. It writes no message. A second answer is refused.
 func Answer(v any) messagestore.StreamWrite { return keys.Answer(v) }
 
-// answerOf returns the answer that is recorded with a reservation, or nil.
+// answerOf returns the answer stored with a reservation, or nil.
 func answerOf(winner *messagestore.Message) json.RawMessage {
 	if text := winner.Metadata.Local.Get(answerProperty); text != "" {
 		return json.RawMessage(text)
@@ -60,8 +61,8 @@ func answerOf(winner *messagestore.Message) json.RawMessage {
 	return nil
 }
 
-// Err returns the error with which a handler answers its consumer: nil for a reservation and a
-// duplicate, and a [*KeyReusedError].
+// Err returns the error that a handler returns for this result: a [*KeyReusedError] for a reused
+// key, and nil for every other outcome.
 func (r Result) Err() error {
 	if r.Outcome == KeyReused {
 		return &KeyReusedError{r.Key, r.Stream, r.Winner}

@@ -18,13 +18,13 @@ type contenter interface {
 	ReservationContent() any
 }
 
-// ContentKey returns a key that is computed from body: from its type, and its
-// content as JSON, or the part that its method ReservationContent chooses. Equal commands have equal
-// keys. It is itself a function for [Copy] and [Inline]:
+// ContentKey returns a key computed from body: from its type, and from its content as JSON, or from
+// the part that its method ReservationContent chooses. Equal commands have equal keys. You can pass
+// it to [Copy] and [Inline]:
 //
 //	handler.Register(mux, reservation.Copy(once, reservation.ContentKey[Deposit], accounts.deposit))
 //
-// A body that does not encode, such as nil, or whose content is empty, has the key "", which is
+// If the body does not encode, such as nil, or its content is empty, the key is "", which is
 // refused.
 func ContentKey[T messagestore.Body](body T) string {
 	if isNil(body) {
@@ -44,7 +44,7 @@ func ContentKey[T messagestore.Body](body T) string {
 // A digest is a hash of the compared part of a message.
 type digest func(m *messagestore.Message) (string, error)
 
-// wholeDigest compares everything: the type, and the data as JSON.
+// wholeDigest compares the whole message: the type, and the data as JSON.
 func wholeDigest(m *messagestore.Message) (string, error) {
 	sum, err := sumOf(m.Type, m.Body().Data, false)
 	if err != nil {
@@ -53,8 +53,8 @@ func wholeDigest(m *messagestore.Message) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// digestOf compares the part that T chooses, or all of it. The body of m may have been in an older
-// form than T.
+// digestOf compares the part that T chooses, or the whole message. The body of m may have been
+// stored in an older form than T.
 func digestOf[T messagestore.Body](m handler.Message[T]) digest {
 	var none T
 	_, narrows := any(none).(contenter)
@@ -92,9 +92,8 @@ func contentOf[T messagestore.Body](body T) (content any, ok bool) {
 	return c.ReservationContent(), true
 }
 
-// sumOf hashes a type and a content. No type holds the byte between them. Content
-// that a body was narrowed to may not be empty; a body may: some commands are all
-// said by their type.
+// sumOf hashes a type and a content. No type contains the byte between them. Content that a method
+// chose may not be empty. A body may: the type alone says everything about some commands.
 func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, error) {
 	c, err := keys.Canonical(content)
 	if err != nil {
@@ -107,22 +106,22 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 	return sha256.Sum256(append(append([]byte(messageType), 0), c.Canonical...)), nil
 }
 
-// DeriveID returns an id for a message that follows m, under the given name: the same for
-// the same message and name, for ever, and different for any others. A message with such
-// an id is written once, however often m is delivered:
+// DeriveID returns an id for a message that follows m, under the given name. The id is always the
+// same for the same message and name, and different for any others. A message with such an id is
+// written once, even if m is delivered many times:
 //
 //	_, err = store.Write(ctx, stream, version, messagestore.Follow(m.Message, messagestore.Envelope{
 //		ID:   reservation.DeriveID(m.Message, "deposited"),
 //		Body: Deposited{m.Body.Amount},
 //	}))
 //
-// If the handler comes to another decision the second time, the write matches
-// [messagestore.ErrIDConflict]: the first decision stands.
+// If the handler decides differently the second time, the write matches
+// [messagestore.ErrIDConflict]: the first decision stays.
 //
-// It is a version 7 id with the time of m's, or the time at which m was written if its id
-// has none, so that ids stay in about the order of time.
+// The id is a version 7 id with the time of m's id, or with the time at which m was written if its
+// id has no time. So ids stay roughly in the order of time.
 //
-// It panics if m is nil: all callers without a message would get the same id.
+// It panics if m is nil, because all callers without a message would get the same id.
 func DeriveID(m *messagestore.Message, name string) uuid.UUID {
 	if m == nil {
 		panic("reservation: DeriveID of a nil message")

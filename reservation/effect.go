@@ -11,33 +11,32 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// awaitInterval is how often Await looks for the writes of other processes that its store did not
-// hear of.
+// awaitInterval is how often Await looks for writes of other processes that its store did not
+// report.
 const awaitInterval = 100 * time.Millisecond
 
 // An Effect is the result of a command.
 type Effect struct {
-	// Done says that the command was handled: by [Inline] or [Transact], as soon as the
-	// reservation is there; by [Copy], once a message has the copy as its cause.
+	// Done says that the command was handled: by [Inline] or [Transact], as soon as the reservation
+	// exists; by [Copy], once a message has the copy as its cause.
 	Done bool
 
-	// Result has the reservation. Its Winner is nil if no command with the key was reserved yet,
-	// or none was sent.
+	// Result has the reservation. Its Winner is nil if no command with the key was reserved or sent
+	// yet.
 	Result
 
-	// Events are the messages that have the command or its copy as their cause, by stream, in
-	// their order.
+	// Events are the messages caused by the command or its copy, by stream, in their order.
 	Events []*messagestore.Message
 }
 
 // Outcome returns the result of the command with a key in the stream source: the answer that its
-// handler recorded, and its events. It does not wait: a command that was
-// not handled yet has an effect that is not Done, and no error.
+// handler stored, and its events. It does not wait: if the command was not handled yet, the effect
+// is not Done, and there is no error.
 //
-// It looks for events in the streams that [Inline], or [Transact], wrote to with the reservation,
-// and in the streams in, which [Copy] needs. In each it reads the messages that are later than the
-// command. An invalid name or key is refused before it reads: the error matches
-// [messagestore.ErrInvalid].
+// It looks for events in the streams that [Inline] or [Transact] wrote together with the
+// reservation, and in the given streams, which [Copy] needs. In each it reads the messages later
+// than the command. If a name or the key is invalid, the error matches [messagestore.ErrInvalid],
+// and nothing is read.
 func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, key string, in ...messagestore.StreamName) (Effect, error) {
 	stream, err := r.effectOf(source, key, in)
 	if err != nil {
@@ -72,10 +71,10 @@ func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, 
 	return effect, nil
 }
 
-// Await is [Reserver.Outcome] of a command that is Done. It waits until then, and reads again when
-// something was written to the category of the reservation, or of a stream in in. If ctx ends
-// first, the effect as it was last comes with the error of ctx. The error matches
-// [messagestore.ErrNotSupported] if the store cannot be watched: it is no [messagestore.Store].
+// Await is [Reserver.Outcome], but waits until the command is Done. It reads again when something
+// was written to the category of the reservation or of a given stream. If ctx ends first, it
+// returns the last effect with the error of ctx. The error matches [messagestore.ErrNotSupported]
+// if the store cannot be watched, because it is not a [messagestore.Store].
 func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, key string, in ...messagestore.StreamName) (Effect, error) {
 	stream, err := r.effectOf(source, key, in)
 	if err != nil {
@@ -100,8 +99,8 @@ func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, ke
 	}
 }
 
-// effectOf returns the stream of a key whose effect is looked for. It refuses an invalid name of a stream in
-// which events are.
+// effectOf returns the reservation stream of a key. It refuses invalid names of streams with
+// events.
 func (r *Reserver) effectOf(source messagestore.StreamName, key string, in []messagestore.StreamName) (messagestore.StreamName, error) {
 	stream, err := r.Stream(source, key)
 	for _, name := range in {
@@ -112,8 +111,8 @@ func (r *Reserver) effectOf(source messagestore.StreamName, key string, in []mes
 	return stream, err
 }
 
-// WrittenWith returns the streams that were written to together with a reservation, as [Inline] and
-// [Transact] do: none of a reservation without an effect of its own, nor of another message, nor of nil.
+// WrittenWith returns the streams that [Inline] or [Transact] wrote together with a reservation. It
+// returns nil for a reservation without an effect of its own, for any other message, and for nil.
 func WrittenWith(winner *messagestore.Message) []messagestore.StreamName {
 	if winner == nil {
 		return nil
@@ -128,7 +127,8 @@ func WrittenWith(winner *messagestore.Message) []messagestore.StreamName {
 	return streams
 }
 
-// ledTo reports whether a message has the winner or its command as its cause.
+// ledTo returns a function that reports whether a message has the winner or its command as its
+// cause.
 func ledTo(winner *messagestore.Message) func(*messagestore.Message) bool {
 	command := winner.Metadata
 	return func(m *messagestore.Message) bool {

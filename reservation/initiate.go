@@ -18,13 +18,13 @@ import (
 //		return transaction.Stream(m.Body.AccountID).With(m.Body.DepositID), Initiated{Amount: m.Body.Amount}
 //	}))
 //
-// The message follows the command. A command that comes second is a duplicate, and a command with
-// other content a [*KeyReusedError], as for [Copy]: the commands are compared, and the answers are
-// not, so start may look at the clock. A stream that began in another way is a
+// The message follows the command. A second command is a duplicate, and a command with other
+// content a [*KeyReusedError], as for [Copy]: the commands are compared and the answers are not, so
+// start may use the clock. If the stream began in another way, the error is a
 // [*NoReservationError].
 //
-// A started stream in the category of the command would be consumed by the same
-// consumer: that matches [messagestore.ErrInvalid].
+// If the started stream were in the category of the command, the same consumer would read it: then
+// the error matches [messagestore.ErrInvalid].
 func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Handler[T] {
 	err := missing("Initiate", r, false, "function", start == nil) // a mistake that the mux reports
 	return handler.NewHandler(func(ctx context.Context, m handler.Message[T]) error {

@@ -10,24 +10,23 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// attempts bounds how often Inline asks for a decision about one delivery.
+// attempts bounds how often Inline calls decide for one delivery.
 const attempts = 5
 
-// Inline returns a handler that handles each key's command once. It writes the streams
-// that decide returns together with the reservation, all or nothing. There is no second
-// hop, and no effect is written twice.
+// Inline returns a handler that handles each key's command once. It writes the streams that decide
+// returns together with the reservation, all or nothing. This needs no second hop, and writes no
+// effect twice.
 //
-// A command whose key is taken is not decided on. If another command takes the key while
-// decide runs, the writes of this one come to nothing. If a stream that decide wrote to has
-// moved on, decide is called again, up to five times, and reads anew; then the version
-// conflict is returned. An error of decide is returned, unless another command has taken
-// the reservation by then: its outcome is returned instead. Other effects of decide may
-// happen more than once. A decide that returns no writes is done with the command. One of the
-// writes may be an [Answer].
+// decide is not called if the key is taken. If another command takes the key while decide runs, the
+// writes of this one are dropped. If a stream that decide wrote to has changed meanwhile, decide is
+// called again, up to five times, and must read again; then the version conflict is returned. An
+// error of decide is returned, unless another command has taken the reservation by then: then its
+// outcome is returned instead. Other effects of decide may happen more than once. If decide returns
+// no writes, the command is finished. The writes may include an [Answer].
 //
-// The reservation is a copy of the command as [Copy] makes it, but says that it was handled, so a function
-// of Copy passes over it. A handler may change from Inline to Copy at any time, and from Copy to Inline once
-// all copies are handled.
+// The reservation is a copy of the command, like the one that [Copy] makes, but says that it was
+// handled, so that a handler of Copy skips it. A handler may change from Inline to Copy at any
+// time, and from Copy to Inline once all copies are handled.
 func Inline[T messagestore.Body](
 	r *Reserver, key func(T) string,
 	decide func(ctx context.Context, m handler.Message[T]) ([]messagestore.StreamWrite, error),
@@ -81,7 +80,7 @@ func (r *Reserver) inline(ctx context.Context, plain claim, decide func() ([]mes
 	}
 }
 
-// decided returns the claim of one attempt, and its writes.
+// decided returns the claim of one attempt, with its writes.
 func decided(c claim, decide func() ([]messagestore.StreamWrite, error)) (claim, []messagestore.StreamWrite, error) {
 	writes, err := decide()
 	if err != nil {
@@ -95,7 +94,7 @@ func decided(c claim, decide func() ([]messagestore.StreamWrite, error)) (claim,
 	return c, append([]messagestore.StreamWrite{c.write()}, writes...), nil
 }
 
-// taken returns the outcome of a claim whose stream has begun.
+// taken returns the outcome of a claim if its stream already exists.
 func (r *Reserver) taken(ctx context.Context, c claim) (result Result, taken bool, err error) {
 	winner, err := r.begin(ctx, c.stream)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrInvalidKey is matched by the error for an idempotence key that is empty, or in
-// which there is nothing to see, or that is not valid UTF-8. It comes as a
-// [*messagestore.InvalidError]. A consumer does not retry a command with such a key: it stops, or
-// parks the command, at once.
+// ErrInvalidKey is returned for an idempotence key that is empty, has no visible character, or is
+// not valid UTF-8. It comes as a [*messagestore.InvalidError]. A consumer does not retry a command
+// with such a key: it stops, or parks the command, at once.
 var ErrInvalidKey = keys.ErrInvalid
 
-// JoinKey returns the key of its parts, such as a client's name and the key that the client sent: other
-// parts are another key, also where one of them has a slash. The error matches [ErrInvalidKey] if there
-// is no part, or a part would be no key by itself, such as a header that was not sent.
+// JoinKey returns a key made from parts, such as a client's name and the key that the client sent.
+// Different parts always make different keys, even if a part contains a slash. The error matches
+// [ErrInvalidKey] if there are no parts, or if a part would be invalid as a key, such as a header
+// that was not sent.
 func JoinKey(parts ...string) (string, error) {
 	escaped := make([]string, len(parts))
 	for i, part := range parts {
@@ -33,7 +33,7 @@ func JoinKey(parts ...string) (string, error) {
 	return strings.Join(escaped, "/"), nil
 }
 
-// slash escapes what is between the parts of a key.
+// slash escapes the separator between the parts of a key.
 var slash = strings.NewReplacer("%", "%25", "/", "%2F")
 
 // encodeKey returns key as a part of a stream's identifier of at most room bytes.
@@ -58,15 +58,16 @@ func invalidKey(key, rule string) error {
 	return &hopelessError{keys.Invalid("idempotence key", key, rule)}
 }
 
-// A hopelessError is of a message that is refused at each delivery: its key or its stream is invalid.
+// A hopelessError is the error for a message that is refused at each delivery, because its key or
+// its stream is invalid.
 type hopelessError struct{ error }
 
-// Unwrap has a consumer stop, or park the message, without a retry.
+// Unwrap makes a consumer stop, or park the message, without a retry.
 func (e *hopelessError) Unwrap() []error { return []error{e.error, failure.Refused} }
 
-// KeyOf returns the key that a reservation stream is named after, the last part of its identifier.
-// It is not ok for a part that stands for no key, and for a key that was too long, since the name
-// has only a hash of it.
+// KeyOf returns the key after which a reservation stream is named, the last part of its identifier.
+// It is not ok if that part is not a valid key, or if the key was too long, because then the name
+// only has a hash of it.
 func KeyOf(stream messagestore.StreamName) (key string, ok bool) {
 	id := stream.ID()
 	key, ok = text.UnescapeID(id[strings.LastIndexByte(id, '+')+1:])

@@ -13,25 +13,25 @@ import (
 type Outcome int
 
 const (
-	// Reserved says that this message has made the reservation now. Of a look-up it says that
-	// the key has a reservation.
+	// Reserved says that this message has made the reservation now. For a look-up it says that the
+	// key has a reservation.
 	Reserved Outcome = iota + 1
 
-	// Redelivered says that this message had made the reservation before: it was delivered again, or
-	// the answer to an attempt was lost. An effect that is committed together with the reservation is
-	// there already, and is not repeated. An effect that comes after the reservation may be there or
-	// not.
+	// Redelivered says that this message had made the reservation before: it was delivered again,
+	// or the answer to an attempt was lost. An effect that is committed together with the
+	// reservation already exists, and is not repeated. An effect that comes after the reservation
+	// may or may not exist.
 	Redelivered
 
 	// Duplicate says that another message with the same key and content was first.
 	Duplicate
 
-	// KeyReused says that another message was first, with the same key and other
-	// content. One of the two senders is wrong, and it is not known which.
+	// KeyReused says that another message was first, with the same key and other content. One
+	// sender is wrong, but the store cannot tell which.
 	KeyReused
 
-	// Undone says that the request was undone, or, of an undo, that it was made now. Only package
-	// inbox returns it.
+	// Undone says that the request was undone; after an undo it says that the undo was made now.
+	// Only package inbox returns it.
 	Undone
 )
 
@@ -55,28 +55,28 @@ func (o Outcome) String() string {
 // A Result is the answer to an attempt to reserve, or to a look-up.
 type Result struct {
 	Outcome Outcome
-	Key     string // as it was given; of [Initiate], the started stream's identifier
+	Key     string // as given; for [Initiate], the started stream's identifier
 	Stream  messagestore.StreamName
 
 	// Winner is the message that has the reservation, the first of Stream. Its
 	// metadata names the command that it follows.
 	Winner *messagestore.Message
 
-	// Answer is the value that the function of the winner recorded by [Answer], as JSON, and nil for none. It is the
-	// same for all copies of a command or request. It is nil for a key that package inbox found reused.
+	// Answer is the value that the winner's function stored by [Answer], as JSON, or nil. It is the
+	// same for all copies of a command or request. It is nil if package inbox found the key reused.
 	Answer json.RawMessage
 
-	// Deleted says that the stream was deleted since. Winner is then the tombstone, which
-	// keeps the digest of the command.
+	// Deleted says that the stream was deleted later. Winner is then the tombstone, which keeps the
+	// digest of the command.
 	Deleted bool
 }
 
-// ErrWinnerUnseen is matched by the error for a reservation whose winner the caller's
-// transaction cannot read, because its snapshot is older. Try again in another transaction.
+// ErrWinnerUnseen is returned if the caller's transaction cannot read the winner of a reservation,
+// because its snapshot is older. Try again in another transaction.
 var ErrWinnerUnseen = errors.New("the winner cannot be seen")
 
-// A KeyReusedError names the command that has the key. A consumer parks the second command
-// at once, under every policy, because it is neither handled nor a duplicate.
+// A KeyReusedError names the command that has the key. A consumer always parks the second command
+// at once, because it is neither handled nor a duplicate.
 type KeyReusedError struct {
 	Key    string
 	Stream messagestore.StreamName
@@ -91,17 +91,17 @@ func (e *KeyReusedError) Error() string {
 	return fmt.Sprintf("idempotence key reused: %.64q was first used with other content, by %s", e.Key, e.Winner)
 }
 
-// Unwrap has a consumer park the message at once.
+// Unwrap makes a consumer park the message at once.
 func (e *KeyReusedError) Unwrap() error { return failure.Parked }
 
-// A NoReservationError says that the stream which is named after the key of a command begins with a
-// message that is no reservation: it was written there by itself, or by another client. Or the stream
-// was deleted, and the tombstone has no digest of a reservation: the tombstone of a request in an inbox
-// never has one. So there is no winner, and the command is neither reserved nor a duplicate. A consumer
-// parks the command at once, under every policy.
+// A NoReservationError says that the stream named after the key of a command begins with a message
+// that is not a reservation: it was written there without one, or by another client. Or the stream
+// was deleted, and its tombstone has no digest of a reservation; the tombstone of a request in an
+// inbox never has one. So the key has no winner, and the command is neither reserved nor a
+// duplicate. A consumer always parks the command at once.
 type NoReservationError struct {
 	Stream messagestore.StreamName
-	First  *messagestore.Message // that the stream begins with
+	First  *messagestore.Message // with which the stream begins
 }
 
 // Error names the message.
@@ -112,17 +112,18 @@ func (e *NoReservationError) Error() string {
 	return fmt.Sprintf("no reservation: %s is in its place", e.First)
 }
 
-// Unwrap has a consumer park the message at once.
+// Unwrap makes a consumer park the message at once.
 func (e *NoReservationError) Unwrap() error { return failure.Parked }
 
-// An otherConsumerError says that two consumers have one [Reserver], or two reservers of one name: the
-// second would find each key taken by the first, and have no effect. Make a reserver for each of
-// them, with a name of its own. If it is one consumer that was renamed, name its other name in [Config].Consumers.
+// An otherConsumerError says that two consumers use one [Reserver], or two reservers with one name:
+// the second would find each key taken by the first, and have no effect. Make a reserver for each
+// of them, with different names. If it is one consumer that was renamed, put its other name in
+// [Config].Consumers.
 type otherConsumerError struct {
 	Reserver    string                  // its name
-	Consumer    string                  // that it serves, or that made the reservation
-	Other       string                  // that it was handed to too
-	Reservation messagestore.StreamName // that Consumer made, "" if the reserver itself serves it
+	Consumer    string                  // which it serves, or which made the reservation
+	Other       string                  // which also uses it
+	Reservation messagestore.StreamName // which Consumer made; "" if the reserver itself serves it
 }
 
 // Error names the consumers.
@@ -135,24 +136,26 @@ func (e *otherConsumerError) Error() string {
 		e.Reserver, e.Consumer, e.Other)
 }
 
-// Is has a consumer stop at once, under every policy: each message would fail so.
+// Is matches ErrLasting: the consumer always stops at once, because every message would fail the
+// same way.
 func (*otherConsumerError) Is(target error) bool { return target == failure.ErrLasting }
 
-// A lastingError has a consumer stop at once, under every policy: each message would fail so.
+// A lastingError always makes a consumer stop at once, because every message would fail the same
+// way.
 type lastingError struct{ error }
 
 func (e *lastingError) Unwrap() error { return e.error }
 
-// Is reports whether target marks an error that lasts.
+// Is reports whether target is ErrLasting.
 func (*lastingError) Is(target error) bool { return target == failure.ErrLasting }
 
-// An otherStoreError says that a reserver is over another store than the consumer whose handler has it:
-// its reservations would neither be in one write with the events nor seen by the consumer. The consumer
-// is refused when it starts. It matches [messagestore.ErrInvalid].
+// An otherStoreError says that a reserver and its consumer use different stores: a reservation
+// would not be in one write with the events, and the consumer would not see it. The consumer is
+// refused when it starts. The error matches [messagestore.ErrInvalid].
 type otherStoreError struct {
 	Reserver string                // its name
-	Consumer string                // "" if none delivers
-	Message  *messagestore.Message // of the consumer, which the store of the reserver does not have
+	Consumer string                // "" if no consumer delivers
+	Message  *messagestore.Message // of the consumer, missing in the store of the reserver
 }
 
 // Error names the consumer, and the message.
@@ -164,8 +167,8 @@ func (e *otherStoreError) Error() string {
 	return fmt.Sprintf("invalid store of reserver %q: it is another store than that of %s: %s is not there", e.Reserver, of, e.Message)
 }
 
-// Is reports whether target is [messagestore.ErrInvalid]. It also has a consumer stop at once, under every policy: each
-// message would fail so.
+// Is reports whether target is [messagestore.ErrInvalid]. It also matches ErrLasting: the consumer
+// always stops at once, because every message would fail the same way.
 func (*otherStoreError) Is(target error) bool {
 	return target == messagestore.ErrInvalid || target == failure.ErrLasting
 }

@@ -18,16 +18,16 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The local properties of a reservation's message. Local properties do not pass to
-// the messages that follow, so neither does the mark.
+// The local properties of a reservation's message. Local properties do not pass to messages that
+// follow, so these do not either.
 const (
-	keyProperty     = "reservedKey"     // the key, as it is in the stream's name
-	digestProperty  = "reservedDigest"  // a hash of the content that is compared
+	keyProperty     = "reservedKey"     // the key, escaped as in the stream's name
+	digestProperty  = "reservedDigest"  // a hash of the content by which commands are compared
 	nameProperty    = "reservedFor"     // the reserver's name
 	handledProperty = "reservedHandled" // true if the command's effect was written with it, false if it comes with the copy's delivery
 	answerProperty  = "reservedAnswer"  // the handler's answer, as JSON in a string
 	eventsProperty  = "reservedEvents"  // the names of the streams that were written to with it
-	byProperty      = "reservedBy"      // the consumer that the command was delivered by
+	byProperty      = "reservedBy"      // the consumer that delivered the command
 )
 
 // A Store is the part of [messagestore.Store] that reservations use.
@@ -38,34 +38,35 @@ type Store interface {
 	ReadStreamBackwards(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 }
 
-// Config changes how a [Reserver] works. A nil *Config is a good one.
+// Config changes how a [Reserver] works. Nil means all defaults.
 type Config struct {
-	// Consumers are the other names of the consumer whose handlers have the reserver: its former names,
-	// and the name that it is about to have. Each reservation has the name of its consumer on
-	// record, and a reservation that another consumer made stops the consumer: its effect is
-	// another handler's. So a consumer that is renamed has its old name here, and the release before has
-	// the new one, if both run at once.
+	// Consumers are the other names of the consumer whose handlers use the reserver: its former
+	// names, and the name that it will get. Each reservation records the name of its consumer, and
+	// a reservation that another consumer made stops the consumer, because its effect belongs to
+	// another handler. So if you rename a consumer, list its old name here, and list the new name
+	// in the release before if both run at once.
 	//
 	// Defaults to none.
 	Consumers []string
 
-	// KeyLife declares how long a key is taken at least, between 1 minute and 100 years: dibs forget may remove
-	// reservations that are older, and their keys are free again. The first reserver of a name in a category writes it down,
-	// at its first reservation there. Another value is refused later, and so is any where a key was reserved before one was
-	// written down, as where two processes raced: the error matches [messagestore.ErrInvalid], and has a consumer stop. [New]
-	// refuses it for a store whose keys cannot be removed, which is any but PostgreSQL and SQLite. The streams of
-	// [Initiate] are not removed.
+	// KeyLife declares how long a key is taken at least, between 1 minute and 100 years: dibs
+	// forget may remove older reservations, and their keys are free again. The first reserver of a
+	// name in a category stores the value, at its first reservation there. Another value is refused
+	// later, and so is any value if a key was reserved before one was stored, for example because
+	// two processes raced: the error matches [messagestore.ErrInvalid], and stops the consumer.
+	// [New] refuses KeyLife if keys cannot be removed from the store; they can in PostgreSQL and
+	// SQLite only. The streams of [Initiate] are not removed.
 	//
-	// Defaults to for ever, or to the value that is written down.
+	// Defaults to for ever, or to the stored value.
 	KeyLife time.Duration
 
-	// OnOutcome is called with the outcome of each attempt, before the outcome is acted on.
+	// OnOutcome is called with the outcome of each attempt, before anything is done about it.
 	//
 	// Defaults to nothing.
 	OnOutcome func(ctx context.Context, source *messagestore.Message, result Result)
 
-	// Logger receives a debug event for each reservation and each duplicate, and a
-	// warning for each key that is reused, of names and numbers, never of content.
+	// Logger receives a debug event for each reservation and each duplicate, and a warning for each
+	// reused key. Its entries have names and numbers, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -78,30 +79,31 @@ type Reserver struct {
 	config Config
 	life   *removal.KeyLife
 
-	consumer atomic.Pointer[string] // that it serves, once one has delivered to it
-	known    atomic.Bool            // a message of the consumer's is in the store
-	read     atomic.Bool            // a consumer has read the category of the copies, or it was told that none has
+	consumer atomic.Pointer[string] // which it serves, once one has delivered to it
+	known    atomic.Bool            // the store has a message of the consumer's
+	read     atomic.Bool            // a consumer has read the category of the copies, or the warning was logged
 }
 
-// New returns a reserver that writes to store. Its name stands for the purpose of its
-// reservations; the consumer's name is a good one. The key AAA of a command in account:command-123 is
-// reserved in account:command+reservation+name-123+AAA, so reservers with different names have each
-// key once. Two consumers of one category have a reserver each, with different names; a reserver in
-// the handlers of two consumers stops the second, whatever the names
-// are. A name has no dash, plus sign, colon, white space or hidden character.
+// New returns a reserver that writes to store. The name stands for the purpose of its reservations;
+// the consumer's name is a good choice. The key AAA of a command in account:command-123 is reserved
+// in account:command+reservation+name-123+AAA, so reservers with different names reserve each key
+// once each. Two consumers of one category need two reservers, with different names; if the
+// handlers of two consumers use one reserver, the second consumer is stopped. A name has no dash,
+// plus sign, colon, white space or hidden character.
 //
-// A new name makes every key free again, and copies under the old name that were not
-// handled yet are left behind: change it only after all commands are done.
+// A new name makes every key free again, and copies under the old name that were not handled yet
+// stay unhandled: change it only after all commands are done.
 //
-// Two commands with one key are compared by their type and their body. A body with a method ReservationContent() any chooses
-// the content by which it is compared, which is encoded with encoding/json: everything but the time it was sent at, for instance.
-// Content that is encoded as null, {}, [] or "" is refused when it is reserved, with an error that matches
-// [messagestore.ErrInvalid]: any two commands with one key would be duplicates. A struct whose fields are not exported is such a
-// content. After the choice is changed, a command that is sent again looks like another one: [KeyReused], which is parked and not
-// lost.
+// Two commands with one key are compared by their type and their body. With a method
+// ReservationContent() any the body chooses the content to compare, which is encoded with
+// encoding/json: everything except the time of sending, for instance. Content that encodes as null,
+// {}, [] or "" is refused with an error that matches [messagestore.ErrInvalid], because any two
+// commands with one key would be duplicates. A struct without exported fields has such content.
+// After you change the choice, a command that is sent again looks different: it is [KeyReused], so
+// it is parked and not lost.
 //
-// The error names each mistake in the arguments. It matches [messagestore.ErrInvalid]. A consumer of another
-// store is refused when it starts.
+// The error names all mistakes in the arguments, and matches [messagestore.ErrInvalid]. A consumer
+// over another store is refused when it starts.
 func New(store Store, name string, config *Config) (*Reserver, error) {
 	r := &Reserver{store: store, name: name}
 	if config != nil {
@@ -141,8 +143,8 @@ func (r *Reserver) validate() error {
 	return errors.Join(wrong...)
 }
 
-// nameRule returns the rule that a reserver's name breaks, or "". The name is one part
-// of an identifier, and must not change the parts on either side of it.
+// nameRule returns the rule that a reserver's name breaks, or "". The name is one part of an
+// identifier, and must not change the parts on either side.
 func nameRule(name string) string {
 	if name == "" {
 		return "it is empty: two consumers of one category could not tell their reservations apart"
@@ -165,13 +167,14 @@ func isNil(v any) bool {
 }
 
 // Category returns the category in which r reserves the keys of commands in the category commands:
-// account:command+reservation+name for account:command. A consumer of it, with the name of the commands'
-// consumer and the same handlers, delivers the copies of [Copy].
+// account:command+reservation+name for account:command. The copies of [Copy] need a consumer of it,
+// with the same name and handlers as the commands' consumer.
 func (r *Reserver) Category(commands messagestore.Category) messagestore.Category {
 	return categoryOf(commands, r.name)
 }
 
-// reservationType is the type of the categories in which keys are reserved. The reserver's name is behind it.
+// reservationType is the type of the categories in which keys are reserved. The reserver's name
+// follows it.
 const reservationType = "reservation"
 
 func categoryOf(commands messagestore.Category, name string) messagestore.Category {
@@ -184,8 +187,8 @@ func (r *Reserver) has(category messagestore.Category) bool {
 	return len(types) >= 2 && types[len(types)-2] == reservationType && types[len(types)-1] == r.name
 }
 
-// Stream returns the name of the stream that key is reserved in, for a command in the
-// stream source. An invalid key is refused, and so is a source that is itself a reservation of r.
+// Stream returns the name of the stream that reserves key for commands in the stream source. It
+// refuses an invalid key, and a source that is itself a reservation of r.
 func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagestore.StreamName, error) {
 	if err := r.made(); err != nil {
 		return "", err
@@ -204,24 +207,24 @@ func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagest
 	return stream, stream.Validate()
 }
 
-// join names the reservation of an encoded key. It puts the parts together as they are: the source's
-// may be another client's, and part is encoded.
+// join names the reservation of an encoded key. It joins the parts unchanged: the source may come
+// from another client, and part is already encoded.
 func (r *Reserver) join(source messagestore.StreamName, part string) messagestore.StreamName {
 	return messagestore.StreamName(string(r.Category(source.Category())) + "-" + source.ID() + "+" + part)
 }
 
-// Reserve copies source to the stream of its key, if it is the first to: the same
-// type, the data byte for byte, the metadata as [messagestore.Follow] has it. The id of
-// the copy is derived from source's, so reserving again is the same write: [Redelivered].
+// Reserve copies source to the stream of its key, if it is the first message with that key: the
+// same type, the data byte for byte, and the metadata from [messagestore.Follow]. The id of the
+// copy is derived from source's, so reserving again repeats the same write: [Redelivered].
 //
-// Commands are compared whole, by type and data. A reservation that another command
-// made first is an outcome and no error. After an error the source is to be tried again:
-// nothing was written, or nobody knows. Only a version conflict is taken for a duplicate.
-// A source that is a reservation of r itself is refused, with an error that matches
-// [messagestore.ErrInvalid], and a stream that begins with another message is a [*NoReservationError].
+// Commands are compared whole, by type and data. If another command made the reservation first,
+// that is an outcome and not an error. After an error try the source again: nothing was written, or
+// nobody knows. Only a version conflict counts as a duplicate. If source is a reservation of r
+// itself, the error matches [messagestore.ErrInvalid], and if the stream begins with another
+// message, it is a [*NoReservationError].
 //
-// If store is over a transaction of the caller's own, the reservation is committed with the caller's
-// SQL, or not at all. So the effect happens with [Reserved], and with no other outcome:
+// If store uses a transaction of yours, the reservation is committed with your SQL, or not at all.
+// So make the effect if the outcome is [Reserved], and not otherwise:
 //
 //	once, err := reservation.New(inTx, "accounts", nil)
 //	...
@@ -231,10 +234,10 @@ func (r *Reserver) join(source messagestore.StreamName, part string) messagestor
 //	}
 //	_, err = tx.Exec(ctx, "insert into deposits values ($1)", key) // and then commit
 //
-// Otherwise the reservation is one write and the effect another: a handler that is killed between
-// them is delivered its message again, and is told [Redelivered]. It then carries the effect out as
-// with [Reserved], so make the effect repeatable. [Copy] and [Inline] handle [Redelivered] by themselves,
-// and so does [Transact], for an effect in SQL.
+// Otherwise the reservation is one write and the effect another: if a handler is killed between
+// them, its message is delivered again, with the outcome [Redelivered]. The handler then makes the
+// effect as for [Reserved], so the effect must be repeatable. [Copy] and [Inline] take care of
+// [Redelivered], and so does [Transact], for an effect in SQL.
 func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, key string) (Result, error) {
 	if err := r.serves(ctx, source); err != nil {
 		return Result{}, err
@@ -246,8 +249,8 @@ func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, ke
 	return r.initial(ctx, c)
 }
 
-// serves returns an error for the zero Reserver, or if another consumer than the first
-// one delivers to the reserver, or one of another store.
+// serves returns an error for the zero Reserver, or if another consumer than the first delivers to
+// the reserver, or a consumer over another store.
 func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	if err := r.made(); err != nil {
 		return err
@@ -267,9 +270,9 @@ func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	return r.holds(ctx, m, name)
 }
 
-// holds returns an error if the store of the reserver does not have the stream of m, which a
-// consumer delivers. Reservations in another store are neither in one write with the events nor
-// seen by the consumer. One look at a message that is there is enough.
+// holds returns an error if the reserver's store does not have the stream of m, which a consumer
+// delivers. Reservations in another store would not be in one write with the events, and the
+// consumer would not see them. Finding one message is enough.
 func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer string) error {
 	if r.known.Load() {
 		return nil
@@ -290,7 +293,7 @@ func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer 
 }
 
 // ofOther returns an error if another consumer than the one in ctx made the reservation first, so
-// that the effect of this one's handler would be missing.
+// that the effect of this consumer's handler would be missing.
 func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) error {
 	by, name := first.Metadata.Local.Get(byProperty), callctx.Consumer(ctx)
 	if by == "" || name == "" || by == name || slices.Contains(r.config.Consumers, by) {
@@ -299,15 +302,15 @@ func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) err
 	return &otherConsumerError{Reserver: r.name, Consumer: by, Other: name, Reservation: first.Stream}
 }
 
-// by notes the consumer of ctx in the local properties of a reservation.
+// by records the consumer of ctx in the local properties of a reservation.
 func by(ctx context.Context, local messagestore.Properties) {
 	if name := callctx.Consumer(ctx); name != "" {
 		local[byProperty] = name
 	}
 }
 
-// Lookup returns the reservation of key for commands in the stream source, also if it
-// was deleted since. It returns an error that matches [messagestore.ErrNotFound] for a free key.
+// Lookup returns the reservation of key for commands in the stream source, even if it was deleted
+// later. If the key is free, the error matches [messagestore.ErrNotFound].
 func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, key string) (Result, error) {
 	stream, err := r.Stream(source, key)
 	if err != nil {
@@ -326,9 +329,9 @@ func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, k
 	return Result{Outcome: Reserved, Key: key, Stream: stream, Winner: winner, Answer: answerOf(winner), Deleted: winner.IsTombstone()}, nil
 }
 
-// isReservation reports whether first, with which stream begins, made a reservation there, or
-// is the tombstone of a message that did: it has a digest, and its cause leads to the stream. Without a digest the
-// cause will do, for other clients copy commands too.
+// isReservation reports whether first, the first message of stream, made a reservation there, or is
+// the tombstone of such a message: it has a digest, and its cause leads to the stream. Without a
+// digest the cause is enough, because other clients copy commands too.
 func (r *Reserver) isReservation(first *messagestore.Message, stream messagestore.StreamName) bool {
 	if first.IsTombstone() {
 		return first.Metadata.Local.Get(digestProperty) != ""
@@ -346,12 +349,12 @@ type claim struct {
 	body   messagestore.Envelope
 	digest string // of the source's content
 
-	// digestOf computes the digest of a winner that carries none. It is nil if the winner is no
-	// command: the claim of Initiate.
+	// digestOf computes the digest of a winner without a stored one. It is nil if the winner is not
+	// a command: in a claim of Initiate.
 	digestOf digest
 }
 
-// begunBy reports whether first, with which the stream begins, is a reservation.
+// begunBy reports whether first, the first message of the stream, is a reservation.
 func (c claim) begunBy(r *Reserver, first *messagestore.Message) bool {
 	if c.digestOf == nil {
 		return first.Metadata.Local.Get(digestProperty) != ""
@@ -359,7 +362,7 @@ func (c claim) begunBy(r *Reserver, first *messagestore.Message) bool {
 	return r.isReservation(first, c.stream)
 }
 
-// declare writes the life of keys down where stream is to be, once.
+// declare stores the life of keys in the category of stream, once.
 func (r *Reserver) declare(ctx context.Context, stream messagestore.StreamName) error {
 	err := r.life.Declare(ctx, stream.Category())
 	corrupt := (*removal.CorruptKeyLifeError)(nil)
@@ -369,7 +372,7 @@ func (r *Reserver) declare(ctx context.Context, stream messagestore.StreamName) 
 	return err
 }
 
-// copyOf returns the claim that Copy, Inline and Reserve make.
+// copyOf returns the claim for Copy, Inline and Reserve.
 func (r *Reserver) copyOf(ctx context.Context, source *messagestore.Message, key string, d digest) (claim, error) {
 	stream, err := r.Stream(source.Stream, key)
 	if err != nil {
@@ -396,9 +399,9 @@ func (c claim) write() messagestore.StreamWrite {
 	return messagestore.To(c.stream, messagestore.NoStream, c.body)
 }
 
-// isCopy reports whether m, of a category that r reserves in, is a copy that r made, or a reserver of the
-// same name. The property alone does not make it one: m is the first message of the
-// very stream that its cause and its key lead to.
+// isCopy reports whether m, of a category in which r reserves, is a copy made by r or by a reserver
+// of the same name. The property alone is not enough: m must be the first message of the very
+// stream to which its cause and its key lead.
 func (r *Reserver) isCopy(m *messagestore.Message) bool {
 	local, cause := m.Metadata.Local, m.Metadata.CausationStream
 	part := local.Get(keyProperty)
@@ -429,8 +432,8 @@ func (r *Reserver) writeStreams(ctx context.Context, writes ...messagestore.Stre
 	return written, nil, err
 }
 
-// lost returns the outcome of a claim on a stream whose last message was met. That is the winner
-// only where it is the first.
+// lost returns the outcome of a claim if its stream has a last message. Only if that is the first
+// message is it the winner.
 func (r *Reserver) lost(ctx context.Context, c claim, last *messagestore.Message) (Result, error) {
 	winner := last
 	var err error
@@ -446,9 +449,9 @@ func (r *Reserver) lost(ctx context.Context, c claim, last *messagestore.Message
 	return r.compare(ctx, c, winner)
 }
 
-// refused returns the outcome of a write that failed. A version conflict is an answer. So is an
-// id that the first message of the stream has, with other content in fields that do not
-// count: the claim was made before. Every other failure is returned.
+// refused returns the outcome of a failed write. A version conflict is an answer. So is an id
+// conflict with the first message of the stream, with other content in fields that do not count:
+// the claim was made before. Every other failure is returned.
 func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result, error) {
 	fail := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
@@ -468,10 +471,10 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 	return r.compare(ctx, c, winner)
 }
 
-// first returns the first message of stream, or nil. A stream that was deleted begins with its
-// tombstone, at any position.
+// first returns the first message of stream, or nil. A deleted stream begins with its tombstone, at
+// any position.
 func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
-	// This way it reads one message, however long the stream is.
+	// This reads one message, even if the stream is long.
 	for m, err := range r.store.ReadStreamBackwards(ctx, stream, 0) {
 		return m, err
 	}
@@ -503,7 +506,7 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 	return r.tell(ctx, c, result)
 }
 
-// compare returns the outcome of a claim on a stream that begins with first. The error is a
+// compare returns the outcome of a claim if its stream begins with first. The error is a
 // [*NoReservationError] or an *otherConsumerError.
 func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Message) (Result, error) {
 	if !c.begunBy(r, first) {
@@ -549,13 +552,13 @@ func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
 	return result
 }
 
-// pages is a store that reads a page of a category.
+// pages is a store that can read a page of a category.
 type pages interface {
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 }
 
-// readBy tells the consumer, once, that no other has read the category of the copies: a consumer that reads it has
-// positions.
+// readBy tells the consumer, once, that no consumer has read the category of the copies: a consumer
+// that reads it stores positions.
 func (r *Reserver) readBy(ctx context.Context, copies messagestore.Category) {
 	store, reads := r.store.(pages)
 	if !reads || !r.read.CompareAndSwap(false, true) {
@@ -570,9 +573,9 @@ func (r *Reserver) readBy(ctx context.Context, copies messagestore.Category) {
 	}
 }
 
-// check returns an *otherStoreError if the store of r does not have m, a message of the consumer whose
-// context it is, and an *otherConsumerError if r serves another consumer. A consumer calls it when it starts, for
-// each [handler.Handler] that was made over r; so does package handlertest, without a consumer.
+// check returns an *otherStoreError if the store of r does not have m, a message of the consumer in
+// ctx, and an *otherConsumerError if r serves another consumer. A consumer calls it when it starts,
+// for each [handler.Handler] made with r; so does package handlertest, without a consumer.
 func (r *Reserver) check(ctx context.Context, m *messagestore.Message) error {
 	if err := r.serves(ctx, m); err != nil {
 		return err

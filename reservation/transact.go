@@ -11,20 +11,20 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrStale is returned by a function of [Transact] or package inbox that finds that a row has moved on since it was
-// read: the transaction is rolled back, and the function called again in a new one, up to five times. It may be
-// wrapped.
+// ErrStale says that a row has changed since it was read. If a function of [Transact] or package
+// inbox returns it, the transaction is rolled back, and the function is called again in a new one,
+// up to five times. ErrStale may be wrapped.
 var ErrStale error = &failure.RetryableError{Cause: errors.New("a row has moved on since it was read")}
 
-// Transact returns a handler that handles each key's command once, with f in a transaction of the store txs, which is
-// the store of the reserver: the reservation, the SQL of f and the writes that f returns are committed together, or
-// nothing is. One of the writes may be an [Answer]. The reservation is as by [Inline]: a handler may change from one
-// to the other.
+// Transact returns a handler that handles each key's command once, with f in a transaction of the
+// store txs, which must be the store of the reserver: the reservation, the SQL of f and the writes
+// that f returns are committed together, or not at all. The writes may include an [Answer]. The
+// reservation is the same as that made by [Inline]: a handler may change from one to the other.
 //
-// A command whose key is taken is not handled again. An error of f rolls back, and is returned,
-// unless another command has taken the key by then. A key that was reused is a
-// [*KeyReusedError]. f may be called more than once, each time in a new transaction: another stream or a row may have
-// moved on. So its effects outside of tx may happen more than once.
+// f is not called if the key is taken. An error of f rolls back and is returned, unless another
+// command has taken the key by then. If the key was reused, the error is a [*KeyReusedError]. f may
+// be called more than once, each time in a new transaction, because another stream or a row may
+// have changed. So effects of f outside of tx may happen more than once.
 func Transact[Tx any, T messagestore.Body](
 	txs *messagestore.TxStore[Tx], r *Reserver, key func(T) string,
 	f func(ctx context.Context, tx Tx, m handler.Message[T]) ([]messagestore.StreamWrite, error),
@@ -51,7 +51,7 @@ func Transact[Tx any, T messagestore.Body](
 	}, r.check, err)
 }
 
-// transacted is the key of a claim, for the engine.
+// transacted is the keys.Key of a claim.
 type transacted struct {
 	reserver *Reserver
 	claim    claim
