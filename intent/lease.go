@@ -652,7 +652,7 @@ func (l *Lease) sayLost(lost error) {
 // sent. An extension that fails is tried again until then.
 //
 // Stop waits for an extension that is under way, and may be called twice. It does not end the
-// lease. Keep panics if ctx is nil.
+// lease.
 func (l *Lease) Keep(ctx context.Context) (work context.Context, stop func()) {
 	work, cancel := context.WithCancelCause(ctx)
 	beating, stopBeating := context.WithCancel(work)
