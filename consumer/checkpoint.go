@@ -24,9 +24,9 @@ type checkpointer struct {
 
 	group    checkpoint.View             // as it is known
 	heard    messagestore.GlobalPosition // of a message that another member may have written
-	deaf     bool                        // the store's driver cannot tell of one
+	deaf     bool                        // the store's driver cannot report one
 	lookedAt time.Time
-	metAt    time.Time // when a member that rests last began to meet the state again
+	metAt    time.Time // when a resting member last began to read the state again
 }
 
 // lookInterval is the shortest time between two looks at the group's state.
@@ -40,14 +40,14 @@ type checked struct {
 	err    error
 }
 
-// An action is what a checkpointer does at the store.
+// An action is the work that a checkpointer does at the store.
 type action int
 
 const (
 	writes action = iota + 1 // a checkpoint
-	notes                    // the failing messages, in a checkpoint that has no other reason
+	notes                    // the failing messages, in a checkpoint without another reason
 	looks                    // at the group
-	meets                    // its state again
+	meets                    // at the group's state again
 	checks                   // that the run may go on
 )
 
@@ -59,8 +59,8 @@ func newCheckpointer(place *checkpoint.Place, config *Config) *checkpointer {
 	return &checkpointer{config: config, place: place, results: make(chan checked, 1), checkedAt: now, group: place.View(now), lookedAt: now}
 }
 
-// writeDue returns when a checkpoint is due: the position has moved, or the group is to be
-// told that the member is alive, or that another is gone.
+// writeDue returns when a checkpoint is due: because the position has moved, to extend the member's
+// lease, or to remove a member that is gone.
 func (c *checkpointer) writeDue(p *progress) (due time.Time, is bool) {
 	if c.busy {
 		return time.Time{}, false
@@ -78,15 +78,16 @@ func (c *checkpointer) noteDue(p *progress) (due time.Time, is bool) {
 	return later(due, c.retryAt), is && !c.busy
 }
 
-// wake has the checkpointer look at the group's state, if no write of its own turns out to be behind the wake-up. A driver that cannot tell positions wakes again and again,
-// and the checkpointer looks a few times in a lease.
+// wake has the checkpointer look at the group's state, unless the wake-up was caused by a write of
+// its own. A driver that cannot report positions wakes it again and again; then it looks a few
+// times per lease.
 func (c *checkpointer) wake(head messagestore.GlobalPosition) {
 	c.heard = max(c.heard, head)
 	c.deaf = head == 0
 }
 
-// meetDue returns when a member that rests is to meet the group's state again: it has messages, or is about
-// to, and nothing that it writes tells that it is alone still. Writes that fail do not put it off.
+// meetDue returns when a resting member has to read the group's state again: it has messages or is
+// about to get some, and no write has shown that it is still alone. Failed writes do not delay it.
 func (c *checkpointer) meetDue(needed bool) (due time.Time, is bool) {
 	return later(c.group.Look, c.metAt.Add(min(lookInterval, c.config.Lease/8))), needed && !c.group.Look.IsZero() && !c.busy
 }
@@ -100,10 +101,10 @@ func (c *checkpointer) lookDue() (due time.Time, is bool) {
 	return later(c.lookedAt.Add(after), c.retryAt), is && !c.busy && c.place.Leased()
 }
 
-// checkDue returns when a check is due, if the run is at work: a message whose handler
-// runs for long, or fails again and again, keeps the position where it is. With many
-// messages behind it, or with redrives, the run does not read either. After a failure one is due
-// whatever the run does, or nothing would tell that the store is back.
+// checkDue returns when a check is due, if the run is at work. A message whose handler runs long,
+// or fails again and again, keeps the position in place, and with many messages behind it, or with
+// redrives, the run does not read either. After a failure a check is always due, because otherwise
+// nothing would show that the store is back.
 func (c *checkpointer) checkDue(atWork bool) (due time.Time, is bool) {
 	if c.failures > 0 {
 		return c.retryAt, !c.busy
@@ -118,8 +119,9 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// start writes a checkpoint or checks, if one is due. The write of a position goes on when the run stops;
-// a check ends with reads, and so does a write because of failing messages alone, which finish repeats.
+// start writes a checkpoint or checks, if one is due. The write of a position continues when the
+// run stops; a check ends with reads, and so does a write that only stores failing messages,
+// because finish repeats it.
 func (c *checkpointer) start(reads, work context.Context, r *run, atWork, needed bool, now time.Time) {
 	isDue := func(due time.Time, is bool) bool { return is && !now.Before(due) }
 	var next checked
@@ -174,7 +176,7 @@ func (c *checkpointer) run(ctx context.Context, next checked, read messagestore.
 	return c.place.Write(ctx, next.Checkpoint, next.failing, read, false)
 }
 
-// took takes a result in.
+// took handles a result.
 func (c *checkpointer) took(result checked) {
 	c.busy = false
 	c.group = result.group
@@ -187,7 +189,7 @@ func (c *checkpointer) took(result checked) {
 	}
 }
 
-// failed has the next attempt wait.
+// failed delays the next attempt.
 func (c *checkpointer) failed(wait func(failures int) time.Duration) {
 	c.failures++
 	c.retryAt = time.Now().Add(wait(c.failures))

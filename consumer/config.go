@@ -15,11 +15,12 @@ import (
 // Config changes how a [Consumer] works. Nil means all defaults. [New] refuses
 // values that are out of bounds.
 type Config struct {
-	// OnlyKnown has the consumer read only messages of types that its handler knows, as the
-	// handler's method Types() []string tells: for a handler.Mux the types of its functions, and all
-	// names that these types had before. Other messages are neither read nor counted; they are behind
-	// the checkpoint for good. So a type that a later version of the handler knows is read from where the
-	// consumer is by then, not from the start, and a replica that does not know a type passes it over.
+	// OnlyKnown has the consumer read only messages of types that its handler knows, according to
+	// the handler's method Types() []string: for a handler.Mux these are the types of its
+	// functions, with all earlier names of these types. Other messages are neither read nor
+	// counted, and are never delivered later. So if a later version of the handler knows a new
+	// type, the consumer reads that type from its current position on, not from the start, and a
+	// replica that does not know a type skips it.
 	//
 	// Defaults to all types. A mux returns an error for a type that it does not know.
 	OnlyKnown bool
@@ -29,14 +30,14 @@ type Config struct {
 	// Defaults to all messages.
 	Correlation messagestore.Category
 
-	// Lease is how long a replica may be silent before the others take its work over: 1 s
-	// to 1 h. While there are others, a replica writes at least every third of it.
+	// Lease is how long a replica may be silent before the others take over its work: 1 s to 1 h.
+	// While there are others, a replica writes at least once in every third of the lease.
 	//
 	// Defaults to 10 s.
 	Lease time.Duration
 
-	// Concurrency is how many messages may be in flight at a time: 1 to 1024. Messages
-	// of one cardinal id never are at the same time.
+	// Concurrency is how many messages may be in flight at a time: 1 to 1024. Two messages with the
+	// same cardinal id are never in flight together.
 	//
 	// With 1, one of several replicas handles messages, and the others stand by. With more,
 	// they share the category.
@@ -44,17 +45,17 @@ type Config struct {
 	// Defaults to 1, which handles the category in order.
 	Concurrency int
 
-	// BatchSize is how many messages one read asks for: 1 to [messagestore.MaxReadMessages]. Where
-	// messages are large it asks for fewer: one read is about 4 MiB of data. The consumer holds at
+	// BatchSize is how many messages one read asks for: 1 to [messagestore.MaxReadMessages]. If
+	// messages are large, it asks for fewer: one read is about 4 MiB of data. The consumer holds at
 	// most two batches, and reads the second while the first is handled.
 	//
 	// Defaults to 1000.
 	BatchSize int
 
-	// PollInterval is the longest wait for a message that another process wrote: 1 ms
-	// to 1 h. A message that was written through the same store wakes the consumer at
-	// once, and so does a notification of the store's driver about another process. One
-	// poll serves all consumers of a store that wait.
+	// PollInterval is the longest time until a message that another process wrote is noticed: 1 ms
+	// to 1 h. A message written through the same store wakes the consumer at once, and so does a
+	// notification of the store's driver about another process. All waiting consumers of a store
+	// share one poll.
 	//
 	// Defaults to 100 ms.
 	PollInterval time.Duration
@@ -73,70 +74,70 @@ type Config struct {
 	// Defaults to 1 s.
 	CheckpointInterval time.Duration
 
-	// RedriveInterval is the longest time until the consumer finds a parked message that is to be
-	// redriven, or a message that is to be parked, as package operate asks for them: 1 ms to 1 h. It
-	// looks so often, and when it starts.
+	// RedriveInterval is the longest time until the consumer finds a parked message to redrive, or
+	// a message to park, as requested through package operate: 1 ms to 1 h. It looks at this
+	// interval, and when it starts.
 	//
 	// Defaults to 5 s.
 	RedriveInterval time.Duration
 
-	// Grace is how long the handlers of messages in flight may go on after the consumer
-	// is told to stop: 1 ms to 1 h. Then their context is cancelled, and they have 1 s
-	// more to return.
+	// Grace is how long the handlers of messages in flight may go on after the consumer begins to
+	// stop: 1 ms to 1 h. Then their context is cancelled, and they have 1 s more to return.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
 
-	// Errors decides the fate of a message whose handler fails.
+	// Errors decides about a message when its handler fails.
 	//
-	// Defaults to retries for five minutes, and then to stop.
+	// Defaults to retries for five minutes, and then a stop.
 	Errors ErrorPolicy
 
-	// Start is where a consumer begins that has no checkpoint yet: see [FromStart], [FromEnd]
-	// and [From]. Of the replicas that start at the same time, one decides for all. A consumer that has a checkpoint goes on from there, and Start has no meaning.
+	// Start is where a consumer without a checkpoint begins: see [FromStart], [FromEnd] and [From].
+	// If several replicas start at the same time, one of them decides for all. A consumer that has
+	// a checkpoint goes on from there, and ignores Start.
 	//
 	// Defaults to FromStart, with a warning that names the number of messages.
 	Start Start
 
-	// Logger receives the start, the stop, every failure and every parked message, the
-	// beginning and the end of an outage of the store, which all consumers of a store say once,
-	// and a handler that does not return for a minute: with names and numbers, the text of errors
-	// and the stack of a panic, never with content.
+	// Logger receives the start, the stop, every failure and every parked message, the beginning
+	// and the end of an outage of the store, which is logged once for all consumers of a store, and
+	// a handler that does not return for a minute. Its entries have names and numbers, the text of
+	// errors and the stack of a panic, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	// [logger.Silent] is silent.
 	Logger logger.Logger
 }
 
-// An ErrorPolicy decides the fate of a message whose handler fails. The zero value
-// is the default: retry for five minutes, then stop.
+// An ErrorPolicy decides about a message when its handler fails. The zero value is the default:
+// retry for five minutes, then stop.
 //
-// A failure that a retry cannot help is not retried. Data that cannot be decoded lead to Then at
-// once. If the failure is not the message's, the consumer stops at once, also where Then parks: a
-// missing right (SQLSTATE 42501, or [messagestore.ErrNotPermitted]), a store that was closed ([messagestore.ErrClosed]),
-// a schema that is missing or does not fit, an unsafe server, and a reserver of another consumer or store.
-// The types of these errors tell; no method of a handler's error does. A type that no function is registered for is
-// retried, since a newer replica may know it.
+// A failure is not retried if a retry cannot help. Data that cannot be decoded lead to Then at
+// once. If the message is not the cause, the consumer stops at once, even if Then is ParkMessage:
+// for a missing right (SQLSTATE 42501, or [messagestore.ErrNotPermitted]), a closed store
+// ([messagestore.ErrClosed]), a schema that is missing or does not fit, an unsafe server, and a
+// reserver of another consumer or store. The types of these errors decide; no method of a handler's
+// error does. A message of a type without a function is retried, since a newer replica may know the
+// type.
 //
-// A failure while the consumer's store does not answer is not the message's, whatever the handler was
-// at: it is neither counted nor logged nor stored, the message is delivered again within a second of
-// the outage's end, and the time of the policy begins anew. CatchUp ends with an outage.
+// If the consumer's store does not answer, a failure is not blamed on the message, wherever it
+// happened: it is neither counted nor logged nor stored, the message is delivered again within a
+// second of the outage's end, and the time of the policy starts again. CatchUp ends with an outage.
 //
-// An error of the handler can decide otherwise for its message, by a disposition: handler.Park, RetryAfter, Skip or
-// Refuse. Package handler has a table of their effects.
+// The handler's error can decide differently for its message, by a disposition: handler.Park,
+// RetryAfter, Skip or Refuse. Package handler has a table of their effects.
 type ErrorPolicy struct {
 	Retry Retry
 	Then  FailureAction // Defaults to StopConsumer.
 }
 
-// Retry says for how long a message is delivered again after its handler failed. The
-// pause before the first retry is about 100 ms. It doubles from one to the next, up to
-// MaxBackoff, and each is shortened by a random part of up to a half, so that messages
-// that failed together are not retried together. A failure is logged and counted from
-// the first on.
+// Retry says how long a message is delivered again after its handler failed. The pause before the
+// first retry is about 100 ms. It doubles from one retry to the next, up to MaxBackoff, and each
+// pause is shortened by a random part of up to a half, so that messages that failed together are
+// not retried together. Failures are logged and counted from the first on.
 type Retry struct {
-	// For is the time from the first failure to the last retry, up to 24 h, or
-	// [NoRetry], or [Forever]. A consumer that is started again counts anew.
+	// For is the time from the first failure to the last retry, up to 24 h, or [NoRetry], or
+	// [Forever]. When a consumer is started again, the time starts again.
 	//
 	// Defaults to 5 min.
 	For time.Duration
@@ -155,7 +156,7 @@ const (
 	Forever time.Duration = math.MaxInt64
 )
 
-// A FailureAction is the fate of a message whose retries are over.
+// A FailureAction is the action taken when a message's retries are over.
 type FailureAction int
 
 const (
@@ -163,15 +164,16 @@ const (
 	// before the message.
 	StopConsumer FailureAction = iota
 
-	// ParkMessage makes the message a dead item in the queue of the consumer's parked messages, with
-	// the error, and moves on. Package operate has that queue: it lists, redrives and drops them.
+	// ParkMessage makes the message a dead item in the queue of the consumer's parked messages,
+	// with the error, and moves on. Package operate opens that queue: it lists, redrives and drops
+	// the messages.
 	//
-	// A parked message gives up its place: later messages of its stream are handled
-	// before it. A handler that recognizes an old message by its position, which is not
-	// above the highest that it has seen, ignores a redriven one. Such a handler needs
-	// StopConsumer instead, or writes under an id derived from the message's, as
-	// reservation.DeriveID makes one. Where later messages of a key must wait for a dead one, and others
-	// must not, the handler is a worker's of a queue over the category: see Hold of package queue.
+	// A parked message gives up its place: later messages of its stream are handled before it. If a
+	// handler recognizes old messages by their position, because it is not above the highest one it
+	// has seen, it ignores a redriven message. Such a handler needs StopConsumer instead, or must
+	// write under an id derived from the message's, as reservation.DeriveID makes one. If later
+	// messages of a key must wait for a dead one, and others must not, use a queue over the
+	// category: see Hold of package queue.
 	ParkMessage
 )
 
@@ -204,7 +206,7 @@ func (c *Config) withDefaults() Config {
 	return d
 }
 
-// mistakes returns an error for each field that is out of bounds, and for the types that the handler knows.
+// mistakes returns an error for each field that is out of bounds, and for the handler's types.
 func (c *Config) mistakes(known []string) (all []error) {
 	if c.OnlyKnown && len(known) == 0 {
 		all = append(all, invalid("only known", true, "the handler does not tell the types that it knows: it has no method Types() []string, as a handler.Mux has, or the method names none"))
@@ -253,7 +255,8 @@ func (c *Config) mistakes(known []string) (all []error) {
 	return all
 }
 
-// filter returns the filter by which the consumer reads its category. A member's slots are not in it.
+// filter returns the filter by which the consumer reads its category. It does not include a
+// member's slots.
 func (c *Config) filter(known []string) messagestore.Filter {
 	return messagestore.Filter{Types: known, Correlation: c.Correlation}
 }
@@ -274,10 +277,11 @@ func (r *Retry) pause(failures int, since, now time.Time) (time.Duration, bool) 
 	return min(outage.Pause(failures, min(minRetryBackoff, r.MaxBackoff), r.MaxBackoff), left), true
 }
 
-// soon is how long before the end of a message's retries it is told that the consumer will stop.
+// soon is how long before the end of a message's retries a warning says that the consumer will
+// stop.
 const soon = time.Minute
 
-// endsSoon reports whether the retry after a wait has less than a minute, or none, behind it.
+// endsSoon reports whether, after the next wait, less than a minute is left for retries.
 func (r *Retry) endsSoon(wait time.Duration, since, now time.Time) bool {
 	return r.For != Forever && now.Add(wait+soon).After(since.Add(r.For))
 }

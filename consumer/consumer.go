@@ -20,21 +20,23 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Handler handles the messages of a category. A message may be delivered more than once,
-// so handling it twice must have the effect of handling it once. With [Config.Concurrency]
-// above 1 Handle is called from several goroutines. A message is read-only.
+// A Handler handles the messages of a category. A message may be delivered more than once, so
+// handling it twice must have the effect of handling it once. With [Config.Concurrency] above 1
+// Handle is called from several goroutines. A message is read-only.
 //
-// Handle returns nil when the message is handled. After any other error [ErrorPolicy]
-// decides, unless the error carries a disposition: handler.Park, RetryAfter, Skip or Refuse. When the consumer is
-// told to stop, the context is cancelled after [Config.Grace]; an error that comes then
+// Handle returns nil when the message is handled. After any other error [ErrorPolicy] decides,
+// unless the error has a disposition: handler.Park, RetryAfter, Skip or Refuse. After the consumer
+// begins to stop, the context is cancelled when [Config.Grace] is over; an error that comes then
 // does not count.
 //
-// A handler.Mux is one, and so is a handler.HandlerFunc, a function for messages of every type.
+// A handler.Mux implements Handler, and so does handler.HandlerFunc, a function for messages of
+// every type.
 //
-// A consumer asks a mux for more than Handle, so what wraps a mux is given to its method Use. [New]
-// calls Validate() error, and so do Run and CatchUp when they begin. They make the Checks()
-// []func(context.Context, *messagestore.Message) error. Types() []string tells the message types
-// that the handler knows, for [Config.OnlyKnown]. Any handler may have these methods.
+// A consumer calls more methods of a mux than Handle, so add middleware with the mux's method Use
+// instead of wrapping the mux. [New] calls Validate() error, and so do Run and CatchUp when they
+// begin. Run and CatchUp also make the checks that Checks() []func(context.Context,
+// *messagestore.Message) error returns. Types() []string returns the message types that the handler
+// knows, for [Config.OnlyKnown]. Any handler may have these methods.
 type Handler interface {
 	Handle(ctx context.Context, m *messagestore.Message) error
 }
@@ -70,17 +72,17 @@ type Consumer struct {
 	said    said
 }
 
-// New returns a consumer that reads category of store. The name is its identity: it goes on
-// where the last consumer of that name stopped. Two consumers of one category that do
-// different things need different names.
+// New returns a consumer that reads category of store. The name is its identity: it goes on where
+// the last consumer of that name stopped. Two consumers of one category that do different things
+// need different names.
 //
 // The name is not empty, has no dash, plus sign, colon, white space or hidden character,
 // and leaves room for the names of the consumer's streams (see
 // [text.MaxNameBytes]).
 //
 // The error has all mistakes in the arguments together: errors that match
-// [messagestore.ErrInvalid], and the error of the handler's own Validate, if it has one. New
-// calls no store.
+// [messagestore.ErrInvalid], and the error of the handler's own Validate, if it has that method.
+// New does not call the store.
 func New(store Store, category messagestore.Category, name string, h Handler, config *Config) (*Consumer, error) {
 	id := names.Consumer{Category: category, Name: name}
 	c := &Consumer{
@@ -92,7 +94,7 @@ func New(store Store, category messagestore.Category, name string, h Handler, co
 	return c, nil
 }
 
-// validate also finds a mistake that the handler has made since New, such as a function that was
+// validate also finds a mistake that was made in the handler since New, such as a function that was
 // registered twice.
 func (c *Consumer) validate() error {
 	var all []error
@@ -115,8 +117,7 @@ func (c *Consumer) validate() error {
 	return nil
 }
 
-// check has the handler make its checks, each with a message that is in the store of the consumer, as
-// it has joined.
+// check makes the handler's checks, each with a message from the consumer's store, after joining.
 func (c *Consumer) check(ctx context.Context) error {
 	h, has := c.handler.(interface {
 		Checks() []func(context.Context, *messagestore.Message) error
@@ -139,13 +140,13 @@ func (c *Consumer) check(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// forHandlers returns the context that handlers have.
+// forHandlers returns the context for handlers.
 func (c *Consumer) forHandlers(ctx context.Context) context.Context {
 	return callctx.WithDelivery(ctx, &callctx.Delivery{Consumer: c.id.Name, Wrote: c.wrote, Unread: c.unread})
 }
 
-// known returns the message types that the handler knows, if the consumer reads no other. There is
-// none if the handler does not tell.
+// known returns the message types that the handler knows, if the consumer reads no others. It
+// returns nil if the handler does not report its types.
 func (c *Consumer) known() []string {
 	if h, tells := c.handler.(interface{ Types() []string }); tells && c.config.OnlyKnown && !isNil(c.handler) {
 		return h.Types()
@@ -170,9 +171,8 @@ func isNil(v any) bool {
 // package comment. A last checkpoint that could not be written is an error, too: messages
 // will be redelivered.
 //
-// No goroutine outlives Run, but for a handler that did not return
-// ([GraceExceededError]). Run may be called again afterwards. A call while the consumer runs
-// returns [ErrRunning].
+// No goroutine outlives Run, except for a handler that did not return ([GraceExceededError]). Run
+// may be called again afterwards. A call while the consumer runs returns [ErrRunning].
 func (c *Consumer) Run(ctx context.Context) error { return c.run(ctx, false) }
 
 // CatchUp delivers messages until none are left, and returns nil. It also delivers the messages
@@ -236,8 +236,8 @@ var process = sync.OnceValue(func() string {
 	return text.Shorten(fmt.Sprintf("%s/%d", host, os.Getpid()))
 })
 
-// startsOver reports whether a run has ended because its lease was over, and another member has
-// its slots now, or because an operator has reset the consumer.
+// startsOver reports whether a run has ended because its lease was over and another member has its
+// slots now, or because an operator has reset the consumer.
 func startsOver(err error) bool {
 	if ofHandler(err) || graceExceeded(err) {
 		return false
@@ -264,8 +264,8 @@ func graceExceeded(err error) bool {
 	return is
 }
 
-// runOnce runs in one epoch of the store. Before is the run in the epoch before, nil for
-// none.
+// runOnce runs in one epoch of the store. The argument before is the run in the previous epoch, or
+// nil.
 func (c *Consumer) runOnce(ctx context.Context, catchUp bool, before *run, me checkpoint.Member) (*run, error) {
 	if c.lanes != nil && c.lanes.Working() > 0 {
 		return nil, fmt.Errorf("%w: a handler of an earlier run has not returned", ErrRunning)
@@ -279,8 +279,8 @@ func (c *Consumer) runOnce(ctx context.Context, catchUp bool, before *run, me ch
 	return r, r.loop(ctx)
 }
 
-// start finds the place to go on from, and waits until there is something to handle. It
-// returns none if ctx is done first.
+// start finds the place to go on from, and waits until there is something to handle. It returns nil
+// if ctx is done first.
 func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me checkpoint.Member) (*checkpoint.Place, error) {
 	var stream messagestore.StreamName
 	var read messagestore.Mark
@@ -328,7 +328,8 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 	return nil, nil                              //nolint:nilnil // there is nothing to go on from
 }
 
-// leaveSeat leaves the group by the seat that the member took last: now, when it stood by, or in the run before.
+// leaveSeat leaves the group by the seat that the member took last: now, while it stood by, or in
+// the run before.
 func (c *Consumer) leaveSeat(ctx context.Context, now, stoodBy *checkpoint.Place, before *run) {
 	switch {
 	case now != nil:
@@ -359,7 +360,7 @@ type Stats struct {
 	Retried     int64 // deliveries that were not the first of their message in a run
 	Parked      int64 // messages that were parked
 	Skipped     int64 // messages whose handler returned handler.Skip
-	Tombstones  int64 // of deleted streams, which are not delivered
+	Tombstones  int64 // of deleted streams; they are not delivered
 	StoreErrors int64 // errors of the store after which the consumer went on
 
 	// Position is the last checkpoint: everything before it is finished. Head is the

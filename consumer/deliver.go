@@ -18,7 +18,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A failedItem is an item that a worker could not finish, for the run's loop to decide on.
+// A failedItem is an item that a worker could not finish. The run's loop decides about it.
 type failedItem struct {
 	item *item
 	err  error // of the handler, or of the store that did not park it
@@ -91,15 +91,15 @@ func (r *run) askedToPark(it *item) bool {
 	return is
 }
 
-// deliver calls the handler. A panic of the handler is recovered here, and nowhere else. A
-// handler may panic and end its goroutine, so the error is not a result.
+// deliver calls the handler. This is the only place where a handler's panic is recovered. Because a
+// handler may panic and end its goroutine, the error is not a result.
 func (c *Consumer) deliver(ctx context.Context, m *messagestore.Message, err *error) {
 	*err = failure.ErrExited
 	defer failure.Catch(err)
 	*err = c.handler.Handle(ctx, m)
 }
 
-// worked takes in the result of an item. A failure is left to the loop.
+// worked handles the result of an item. A failure is left to the loop.
 func (r *run) worked(ctx context.Context, it *item, err error) (finished bool) {
 	if err == nil {
 		r.finished(it)
@@ -110,8 +110,7 @@ func (r *run) worked(ctx context.Context, it *item, err error) (finished bool) {
 	return false
 }
 
-// finished moves the position over a message, and wakes the loop if it has something to do
-// because of that.
+// finished moves the position past a message, and wakes the loop if that gives it something to do.
 func (r *run) finished(it *item) {
 	wake, counts := r.progress.finish(it)
 	if counts {
@@ -138,7 +137,7 @@ func (r *run) wake() {
 	}
 }
 
-// decide decides on the items that workers could not finish.
+// decide decides about the items that workers could not finish.
 func (r *run) decide(work context.Context) {
 	for _, f := range r.failures.take() {
 		it := f.item
@@ -153,7 +152,7 @@ func (r *run) decide(work context.Context) {
 	}
 }
 
-// handlerFailed decides on a message whose handler failed.
+// handlerFailed decides about a message after its handler failed.
 func (r *run) handlerFailed(work context.Context, it *item, f failedItem) {
 	err := f.err
 	disposed := failure.DispositionOf(err)
@@ -230,7 +229,7 @@ func (r *run) skip(it *item, err error) {
 	r.wake()
 }
 
-// parkNow parks a message that is in flight, and so also while the run stops.
+// parkNow parks a message that is in flight, even while the run stops.
 func (r *run) parkNow(work context.Context, it *item) {
 	it.Value.parking = true
 	r.wg.Go(func() {
@@ -242,7 +241,8 @@ func (r *run) parkNow(work context.Context, it *item) {
 	})
 }
 
-// park makes a message an item of the queue of parked messages, unless the store has lost the message or the run is fenced.
+// park makes a message an item of the queue of parked messages, unless the store has lost the
+// message or the run is fenced.
 func (r *run) park(ctx context.Context, it *item) error {
 	d := &it.Value
 	if d.parked {
@@ -287,7 +287,8 @@ func (r *run) park(ctx context.Context, it *item) error {
 	return nil
 }
 
-// whyParked is the text of an error, and the stack of a panic below it, as the item of a parked message has it.
+// whyParked returns the text for the item of a parked message: the error, and below it the stack of
+// a panic.
 func whyParked(err error) string {
 	why := text.Of(err)
 	if stack := failure.Stack(err); stack != "" {
@@ -296,7 +297,7 @@ func whyParked(err error) string {
 	return why
 }
 
-// parkFailed has a message parked later. The position stays before it.
+// parkFailed makes sure that a message is parked later. The position stays before it.
 func (r *run) parkFailed(work context.Context, it *item, err error) {
 	d := &it.Value
 	err = fmt.Errorf("%s: %w", d.message, err)
@@ -313,7 +314,7 @@ func (r *run) parkFailed(work context.Context, it *item, err error) {
 	}
 }
 
-// parkCommand is the command line by which an operator has a message parked.
+// parkCommand is the command line with which an operator parks a message.
 func (c *Consumer) parkCommand(at messagestore.GlobalPosition) string {
 	return fmt.Sprintf("dibs consumers park %s %s --position %d --reason TEXT", text.Word(string(c.id.Category)), text.Word(c.id.Name), at)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Reasons for which a consumer stops, to match with [errors.Is].
+// Reasons why a consumer stops, to match with [errors.Is].
 var (
 	// ErrRunning is returned by Run and CatchUp while the same Consumer runs, or while a
 	// handler of an earlier run has not returned.
@@ -24,17 +24,19 @@ var (
 	// it: it waits until the consumer is resumed.
 	ErrPaused = checkpoint.ErrPaused
 
-	// ErrConsumerFenced says that another process has gone on from the last checkpoint of a CatchUp that was
-	// alone when it started, and so has no lease; or that the stream of checkpoints was deleted. A consumer
-	// whose lease was over, or that an operator has reset, starts over, and Run goes on.
+	// ErrConsumerFenced says that another process has gone on from the last checkpoint of a CatchUp
+	// that was alone when it started, and so has no lease; or that the stream of checkpoints was
+	// deleted. If a consumer's lease was over, or an operator has reset the consumer, it starts
+	// over instead, and Run goes on.
 	ErrConsumerFenced = checkpoint.ErrFenced
 
 	// ErrPositionAhead says that the store was rolled back, by a failover or a restore: the
-	// checkpoint is beyond the end of the category, another message is before it than was read
-	// there, or a checkpoint of this process is gone. Find out which messages were lost.
+	// checkpoint is beyond the end of the category, the message before it is not the one that was
+	// read there, or a checkpoint of this process is gone. Find out which messages were lost.
 	//
-	// A consumer that is started again goes on from the checkpoint that the store has, if the same
-	// message is before it as was read there. Otherwise the error comes again: reset the consumer.
+	// If you start the consumer again, it goes on from the store's checkpoint, provided that the
+	// message before it is the same as was read there. Otherwise the error comes again: reset the
+	// consumer.
 	ErrPositionAhead = checkpoint.ErrAhead
 
 	// ErrPositionCorrupt says that a message in the stream of checkpoints is not one.
@@ -69,12 +71,11 @@ func (e *MessageError) Error() string {
 // Unwrap returns the last failure.
 func (e *MessageError) Unwrap() error { return e.Err }
 
-// A GraceExceededError says that handlers went on after their context was cancelled. Their
-// goroutines are the only ones that may outlive Run. The messages are redelivered by the
-// next run.
+// A GraceExceededError says that handlers went on after their context was cancelled. Only their
+// goroutines may outlive Run. The next run redelivers the messages.
 type GraceExceededError struct {
 	Grace    time.Duration
-	Messages []string // as [messagestore.Message.String] has them
+	Messages []string // from [messagestore.Message.String]
 }
 
 // Error names the messages.
@@ -85,8 +86,8 @@ func (e *GraceExceededError) Error() string {
 // denied is the SQLSTATE of a right that the user lacks.
 const denied = "42501"
 
-// sqlState returns the SQLSTATE of an error of a database, "" for none. The errors of pgx and of
-// other drivers have the method.
+// sqlState returns the SQLSTATE of a database error, or "". The errors of pgx and of other drivers
+// have the method.
 func sqlState(err error) string {
 	if e, ok := errors.AsType[interface {
 		error
@@ -97,9 +98,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// lasts reports whether an error stays until an operator acts: by its own type, or by its SQLSTATE.
-// The methods of a handler's error are the handler's code: an error whose method panics does not
-// last.
+// lasts reports whether an error stays until an operator acts, by its own type or by its SQLSTATE.
+// The methods of a handler's error are the handler's code: if one panics, the error does not last.
 func lasts(err error) (is bool) {
 	defer func() {
 		if recover() != nil {
@@ -109,9 +109,9 @@ func lasts(err error) (is bool) {
 	return errors.Is(err, failure.ErrLasting) || errors.Is(err, messagestore.ErrClosed) || errors.Is(err, messagestore.ErrNotPermitted) || sqlState(err) == denied
 }
 
-// refused reports whether a database has answered the first call of a consumer with an error
-// that a wrong setting has: a user, a password or a database that does not exist. An answer that
-// speaks of the server's state is none, and neither is a server that did not answer.
+// refused reports whether a database has answered a consumer's first call with an error caused by a
+// wrong setting: a user, a password or a database that does not exist. An answer about the server's
+// state does not count, and neither does a server that did not answer.
 func refused(err error) bool {
 	state := sqlState(err)
 	if state == "" {
@@ -125,7 +125,7 @@ func refused(err error) bool {
 	return true
 }
 
-// heals reports whether an error of the store may be gone the next time.
+// heals reports whether an error of the store may be gone at the next attempt.
 func heals(err error) bool {
 	for _, lasting := range []error{
 		ErrConsumerFenced, ErrPositionAhead, ErrPositionCorrupt, checkpoint.ErrEpoch,

@@ -7,20 +7,22 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// failingInterval is the shortest time between two checkpoints that are written only because other messages fail, or
-// fail again. A message that is handled at its second attempt has passed by then, and costs no checkpoint.
+// failingInterval is the shortest time between two checkpoints that are written only to store
+// failing messages. A message that succeeds at its second attempt is finished by then, and costs no
+// checkpoint.
 const failingInterval = time.Second
 
-// A failing is the failing messages of a run. They are stored with each checkpoint, for operators. It is under the lock
-// of progress. A message that does not fail costs a look at the length of a map.
+// A failing holds the failing messages of a run. They are stored with each checkpoint, for
+// operators. The lock of progress guards it. For a message that does not fail, the only cost is a
+// look at the length of a map.
 type failing struct {
 	messages  map[messagestore.GlobalPosition]checkpoint.Failure
 	changes   int64
-	changedAt time.Time // since when it is not as stored, zero for not
+	changedAt time.Time // since when it differs from the stored state, zero if it does not
 	stored    bool      // a failing message is stored, or may be
 }
 
-// newFailing goes on from the failures that were found with the checkpoint.
+// newFailing starts with the failures that were found with the checkpoint.
 func newFailing(p *checkpoint.Place) failing {
 	f := failing{messages: map[messagestore.GlobalPosition]checkpoint.Failure{}, stored: len(p.Failing) > 0}
 	for _, found := range p.Failing {
@@ -29,7 +31,7 @@ func newFailing(p *checkpoint.Place) failing {
 	return f
 }
 
-// changed notes that the failing messages are not as they are stored.
+// changed notes that the failing messages differ from the stored ones.
 func (f *failing) changed() {
 	f.changes++
 	if f.changedAt.IsZero() {
@@ -40,7 +42,7 @@ func (f *failing) changed() {
 	}
 }
 
-// remove takes out a message that has passed, and reports whether a checkpoint has to say so.
+// remove removes a message that is finished, and reports whether a checkpoint has to store that.
 func (f *failing) remove(at messagestore.GlobalPosition) (wake bool) {
 	if len(f.messages) == 0 {
 		return false
@@ -53,7 +55,8 @@ func (f *failing) remove(at messagestore.GlobalPosition) (wake bool) {
 	return !f.changedAt.IsZero()
 }
 
-// toStore returns the failing messages at a position. From now on they may be stored, also if that fails.
+// toStore returns the failing messages at a position. From now on they may be stored, even if the
+// write fails.
 func (f *failing) toStore(position messagestore.GlobalPosition) checkpoint.Failing {
 	var all []checkpoint.Failure
 	for at, m := range f.messages {
@@ -67,7 +70,8 @@ func (f *failing) toStore(position messagestore.GlobalPosition) checkpoint.Faili
 	return checkpoint.Failing{First: checkpoint.Oldest(all), Count: len(all)}
 }
 
-// failed notes that a handler has failed. Earlier failures of the message count, also in runs before this.
+// failed records the failure of a handler. Earlier failures of the message count, even in earlier
+// runs.
 func (p *progress) failed(failure checkpoint.Failure) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 )
 
-// An activity is one of the things that a consumer does at its store.
+// An activity is a kind of call that a consumer makes at its store.
 type activity string
 
 const (
@@ -32,7 +32,7 @@ const (
 	maxStoreBackoff = time.Second
 )
 
-// by is the consumer as the outage of its store knows it.
+// by names the consumer for the outage of its store.
 func (c *Consumer) by() string { return string(c.id.Ledger()) }
 
 // storeFailed counts an error that may heal, and returns how long to wait. The first error of an
@@ -46,7 +46,7 @@ func (c *Consumer) storeFailed(at activity, err error, failures int) time.Durati
 }
 
 // storeWorks ends an outage, if there is one and nothing else fails. A start begins a run, so a
-// failure in the run before does not count any more.
+// failure in an earlier run does not count any more.
 func (c *Consumer) storeWorks(at activity) {
 	if at == starting {
 		c.outage.Begins(c.by())
@@ -55,19 +55,19 @@ func (c *Consumer) storeWorks(at activity) {
 	c.outage.Works(outage.Key{By: c.by(), To: string(at)})
 }
 
-// A probe is the last question whether the store answers.
+// A probe is the last check whether the store answers.
 type probe struct {
 	mu   sync.Mutex
 	at   time.Time
 	away bool
 }
 
-// probeInterval is the shortest time between two questions: handlers that fail together ask once.
+// probeInterval is the shortest time between two checks: handlers that fail together check once.
 const probeInterval = 100 * time.Millisecond
 
-// storeIsAway reports whether the store of the consumer does not answer, after a handler has failed. Such
-// a failure is the store's and not the message's, whatever the handler was at. An error that asks for
-// something itself, or lasts, is the handler's in any case.
+// storeIsAway reports whether the consumer's store does not answer, after a handler has failed.
+// Such a failure is then caused by the store and not by the message. An error with a disposition,
+// or a lasting error, always counts as the handler's.
 func (r *run) storeIsAway(ctx context.Context, it *item, err error) bool {
 	if r.catchUp || it.Value.parking || failure.DispositionOf(err) != nil || lasts(err) {
 		return false

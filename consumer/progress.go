@@ -9,25 +9,27 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A delivery is a message from when it is read until it is behind the position.
+// A delivery is a message from the time it is read until the position has passed it.
 type delivery struct {
 	message  *messagestore.Message
-	next     checkpoint.Checkpoint // once this message and all before it are finished
+	next     checkpoint.Checkpoint // the checkpoint once this message and all before it are finished
 	finished bool                  // under the lock of progress
 
-	// The fields below belong to the worker that has the item, and otherwise to the run's loop.
+	// The fields below belong to the worker that has the item, and at other times to the run's
+	// loop.
 
 	attempts     int
-	failingSince time.Time // by the error policy: since a failure that was not a RetryAfter
-	warned       time.Time // the failingSince of which it was told that the consumer will stop
+	failingSince time.Time // for the error policy: since a failure that was not a RetryAfter
+	warned       time.Time // the failingSince for which the warning was logged that the consumer will stop
 	lastErr      error
-	parking      bool   // it is to be parked, not delivered
-	reason       string // of an operator, to park it
-	parked       bool   // it is, by a run before this
+	parking      bool   // park it instead of delivering it
+	reason       string // of an operator, for parking it
+	parked       bool   // an earlier run has parked it
 	parkFailures int
 	away         int // failures in a row while the store was away
 
-	// redrive is set for a parked message that is offered again. It is before all other items, and not in the window.
+	// redrive is set for a parked message that is offered again. It comes before all other items,
+	// and is not in the window.
 	redrive *redrive
 }
 
@@ -36,15 +38,15 @@ type item = lanes.Item[delivery]
 // cardinalID is the key of a delivery's lane.
 func cardinalID(d *delivery) string { return d.message.Stream.CardinalID() }
 
-// A window holds, in order, the messages that are read and not yet behind the position.
+// A window holds, in order, the messages that are read and that the position has not passed yet.
 type window struct {
 	pages    [][]item // as they were read, none of them empty
 	length   int
-	passed   int64                 // the number of messages behind the position, and so of the first item
+	passed   int64                 // the number of messages that the position has passed, which is also the number of the first item
 	position checkpoint.Checkpoint // of the first message that is not finished
 }
 
-// add takes a page of messages and returns their items, which stay where they are.
+// add takes a page of messages and returns their items, which never move in memory.
 func (w *window) add(page messagestore.CategoryPage) []item {
 	items := make([]item, len(page.Messages))
 	for i, m := range page.Messages {
@@ -56,7 +58,7 @@ func (w *window) add(page messagestore.CategoryPage) []item {
 		w.pages = append(w.pages, items)
 		w.length += len(items)
 	}
-	// Messages that the filter left out are behind the message before them.
+	// Messages that the filter left out count with the message before them.
 	end := &w.position
 	if n := len(w.pages); n > 0 {
 		last := w.pages[n-1]
@@ -68,7 +70,7 @@ func (w *window) add(page messagestore.CategoryPage) []item {
 	return items
 }
 
-// finish marks an item and moves the position over all that are finished.
+// finish marks an item and moves the position past all finished ones.
 func (w *window) finish(it *item) {
 	it.Value.finished = true
 	it.Value.message = nil
@@ -83,23 +85,22 @@ func (w *window) finish(it *item) {
 	}
 }
 
-// A progress is how far the messages of a run are finished, and how far that is
-// checkpointed. Workers report to it by themselves. Its methods are safe for concurrent
-// use.
+// A progress says how many messages of a run are finished, and how many of these are checkpointed.
+// Workers report to it directly. Its methods are safe for concurrent use.
 type progress struct {
 	checkpointMessages int
 
 	mu       sync.Mutex
 	window   window
-	room     int // how many messages there may be in the window when the next are read
+	room     int // how many messages the window may have when the next are read
 	saved    saved
-	movedAt  time.Time // when the position moved away from the checkpoint, zero for not
+	movedAt  time.Time // when the position moved away from the checkpoint; zero if it has not
 	workedAt time.Time // when the last message in the window was finished
 	closed   bool      // the run no longer waits for messages in flight
 	failing  failing
 }
 
-// A saved is a position, how many messages are behind it, and the failing messages.
+// A saved is a position, how many messages it has passed, and the failing messages.
 type saved struct {
 	checkpoint.Checkpoint
 	passed  int64
@@ -117,7 +118,7 @@ func newProgress(p *checkpoint.Place, config *Config) *progress {
 	}
 }
 
-// add takes a page of messages, and sets how many there may be when the next are read.
+// add takes a page of messages, and sets how many the window may have when the next are read.
 func (p *progress) add(page messagestore.CategoryPage, room int) (items []item, tombstones int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,8 +134,8 @@ func (p *progress) add(page messagestore.CategoryPage, room int) (items []item, 
 	return items, tombstones
 }
 
-// finish marks an item as finished. It reports whether the run's loop has something to do
-// because of that, and counts false if the run no longer waits for it.
+// finish marks an item as finished. It reports whether that gives the run's loop something to do.
+// counts is false if the run no longer waits for the item.
 func (p *progress) finish(it *item) (wake, counts bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,8 +156,8 @@ func (p *progress) finish(it *item) (wake, counts bool) {
 		due >= 0 && due < before-after, true // a checkpoint is due
 }
 
-// moved notes that the position is not the checkpoint, and reports whether it was until
-// now. The caller holds mu.
+// moved records that the position differs from the checkpoint, and reports whether that is new. The
+// caller holds mu.
 func (p *progress) moved() bool {
 	if !p.movedAt.IsZero() || p.window.position.Position == p.saved.Position {
 		return false
@@ -186,14 +187,14 @@ func (p *progress) length() (n int, room bool) {
 	return p.window.length, p.window.length <= p.room
 }
 
-// toStore returns the position and the failing messages now.
+// toStore returns the current position and failing messages.
 func (p *progress) toStore() saved {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return saved{p.window.position, p.window.passed, p.failing.toStore(p.window.position.Position), p.failing.changes}
 }
 
-// checkpoint returns the position that is stored.
+// checkpoint returns the stored position.
 func (p *progress) checkpoint() messagestore.GlobalPosition {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,8 +214,8 @@ func (p *progress) save(s saved) {
 	}
 }
 
-// due returns when a checkpoint is due, if the position has moved: after an interval, after
-// a number of messages, or when the consumer has been idle for a while.
+// due returns when a checkpoint is due, if the position has moved: after an interval, after a
+// number of messages, or when the consumer has been idle for a while.
 func (p *progress) due(interval, idle time.Duration) (due time.Time, moved bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,7 +235,7 @@ func (p *progress) due(interval, idle time.Duration) (due time.Time, moved bool)
 	return due, true
 }
 
-// close has every later finish ignored.
+// close makes every later finish do nothing.
 func (p *progress) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

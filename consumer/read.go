@@ -13,16 +13,16 @@ import (
 
 // headInterval is how often a consumer checks the store when nothing else does: that its last
 // message still exists (the store was not rolled back), and that its generation is current (it was
-// not reset). It covers consumers that are idle or work on one message for long.
+// not reset). This covers consumers that are idle or work on one message for long.
 const headInterval = 10 * time.Second
 
 const (
-	// batchBytes is about how much data the messages of a batch have: a batch of large
-	// messages has fewer of them.
+	// batchBytes is about how much data a batch of messages has: a batch of large messages has
+	// fewer of them.
 	batchBytes = 4 << 20
 
-	// fullPage is the largest page that includes the message that was read before: some
-	// drivers read larger pages in a slower way.
+	// fullPage is the largest page that includes the previously read message: some drivers read
+	// larger pages in a slower way.
 	fullPage = 1000
 
 	// firstBatch is the number of messages of a batch before their size is known.
@@ -40,9 +40,9 @@ type reader struct {
 	pages    chan page
 
 	next     messagestore.GlobalPosition
-	mark     messagestore.Mark // of the last message before next, zero if it is not known
+	mark     messagestore.Mark // of the last message before next, zero if not known
 	limit    int               // of messages that can be read in time
-	fit      int               // how many of the messages that were read last are about batchBytes
+	fit      int               // how many messages of the size last read are about batchBytes
 	busy     bool
 	woken    bool                        // a wake-up without a position came while busy
 	heard    messagestore.GlobalPosition // the highest position of a wake-up that came while busy
@@ -65,8 +65,9 @@ func newReader(c *Consumer, place *checkpoint.Place) *reader {
 	}
 }
 
-// wake has the reader read at once, unless it is past the head in the wake-up. A reader that
-// waits after a failure goes on waiting: others may write as fast as reads fail.
+// wake makes the reader read at once, unless it has already passed the head in the wake-up. A
+// reader that waits after a failure goes on waiting, because others may write as fast as reads
+// fail.
 func (r *reader) wake(head messagestore.GlobalPosition) {
 	if r.failures == 0 && (head == 0 || head >= r.next) {
 		r.at, r.quiet, r.called = time.Time{}, false, true
@@ -77,8 +78,8 @@ func (r *reader) wake(head messagestore.GlobalPosition) {
 	}
 }
 
-// missed reports whether a wake-up came during the read that has ended, which may have been
-// too early for its message.
+// missed reports whether a wake-up came during the read that has ended. That read may have been too
+// early for the message.
 func (r *reader) missed() bool {
 	missed := r.woken || r.heard > 0 && r.heard >= r.next
 	r.heard, r.woken = 0, false
@@ -116,7 +117,7 @@ type page struct {
 	err     error
 }
 
-// start begins a read. Idle says that nothing is left to handle.
+// start begins a read. If idle is true, nothing is left to handle.
 func (r *reader) start(ctx context.Context, run func(func()), idle bool, now time.Time) {
 	r.busy = true
 	mark := r.mark
@@ -151,9 +152,9 @@ func (r *reader) read(ctx context.Context, q messagestore.CategoryQuery, mark me
 	return p
 }
 
-// readFrom reads q, and checks with the same read that the store still has the marked
-// message, which is the last before q.From. If no message is marked, it checks that the
-// store has any message from there on.
+// readFrom reads q, and checks with the same read that the store still has the marked message, the
+// last one before q.From. If no message is marked, it checks that the store has any message from
+// there on.
 func (r *reader) readFrom(ctx context.Context, q messagestore.CategoryQuery, mark messagestore.Mark) (messagestore.CategoryPage, error) {
 	next, from := q.From, q
 	if next > 0 {
@@ -175,8 +176,8 @@ func (r *reader) readFrom(ctx context.Context, q messagestore.CategoryQuery, mar
 	return found, err
 }
 
-// readAfter reads q alone, which is cheaper if there is nothing. If there is something, it
-// looks for the marked message afterwards.
+// readAfter reads q only, which is cheaper if there is nothing. If there is something, it looks for
+// the marked message afterwards.
 func (r *reader) readAfter(ctx context.Context, q messagestore.CategoryQuery, mark messagestore.Mark) (messagestore.CategoryPage, error) {
 	found, err := r.page(ctx, q)
 	if err == nil && found.Next > q.From {
@@ -193,7 +194,7 @@ func (r *reader) page(ctx context.Context, q messagestore.CategoryQuery) (messag
 	return page, err
 }
 
-// took takes a page in, and reports whether a wake-up came too early for its read.
+// took handles a page, and reports whether a wake-up came too early for its read.
 func (r *reader) took(p page, now time.Time) (missed bool) {
 	r.failures = 0
 	r.learn(p.Messages)
@@ -208,8 +209,8 @@ func (r *reader) took(p page, now time.Time) (missed bool) {
 	return r.missed()
 }
 
-// rest has the reader wait for a wake-up. After messages more are likely, so it also reads
-// by itself, soon and then less and less often, until it only reads to check the store.
+// rest makes the reader wait for a wake-up. After messages more are likely, so the reader also
+// reads without one, soon and then less and less often, until it only reads to check the store.
 func (r *reader) rest(now time.Time, worked bool) {
 	if worked {
 		r.pause = 0
@@ -222,7 +223,7 @@ func (r *reader) rest(now time.Time, worked bool) {
 	}
 }
 
-// failed has the next read wait.
+// failed delays the next read.
 func (r *reader) failed(err error, now time.Time, wait func(failures int) time.Duration) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		r.limit = max(1, r.batch()/2) // the batch may have been too large

@@ -21,27 +21,27 @@ const (
 	// maxRedrives bounds the parked messages that a run has in its lanes.
 	maxRedrives = 100
 
-	// maxKills is how many processes may end while they redrive a message before it is dead again.
+	// maxKills is how many processes may die while they redrive a message before it is dead again.
 	maxKills = 20
 
 	// never is longer than any run catches up.
 	never = 10_000 * time.Hour
 )
 
-// errNotRedriven gives an item back: its handler was not called, or the run has ended before it was
-// done.
+// errNotRedriven gives an item back: its handler was not called, or had not finished when the run
+// ended.
 var errNotRedriven = errors.New("the consumer stops")
 
-// Redrives are what a run does about the queue of the consumer's parked messages. It looks there
-// for messages that are to be parked, and for items that an operator has offered again. Those are
-// taken by a worker of the queue, which lives until it finds no more, and go through the lanes of
-// the run. They belong to the run's loop.
+// redrives is a run's work on the queue of the consumer's parked messages. It looks there for
+// messages to park, and for items that an operator has offered again. A worker of the queue takes
+// those and puts them through the lanes of the run; it lives until it finds no more. The redrives
+// belong to the run's loop.
 type redrives struct {
 	looks    chan look
 	ends     chan error                       // of the worker
 	bell     chan messagestore.GlobalPosition // the worker has something to take
-	left     chan struct{}                    // closed when the run waits for no handler any more
-	looked   bool                             // the first look has ended, so a message that is to be parked is known
+	left     chan struct{}                    // closed when the run stops waiting for handlers
+	looked   bool                             // the first look has ended, so the requests to park are known
 	looking  bool
 	working  bool
 	at       time.Time // when to look
@@ -50,10 +50,10 @@ type redrives struct {
 	counts   work.Counts
 }
 
-// An asked is the wish of an operator that a message be parked.
+// An asked is an operator's request to park a message.
 type asked struct {
 	reason string
-	parked bool // by a run before this, whose checkpoint is before the message
+	parked bool // by an earlier run with a checkpoint before the message
 }
 
 // A look is the result of a look at the queue.
@@ -65,9 +65,9 @@ type look struct {
 
 // A redrive is a parked message that is delivered again.
 type redrive struct {
-	onLost func(f func()) (stop func() bool) // has f called when the item is not the run's any more
-	begun  atomic.Bool                       // by the handler; or the item was given back before
-	done   chan error                        // what the handler returned
+	onLost func(f func()) (stop func() bool) // calls f when the run loses the item
+	begun  atomic.Bool                       // the handler has begun, or the item was given back before
+	done   chan error                        // the handler's result
 }
 
 func newRedrives() *redrives {
@@ -79,7 +79,7 @@ func newRedrives() *redrives {
 // busy reports whether a goroutine is at work.
 func (r *redrives) busy() bool { return r.looking || r.working }
 
-// quiet reports whether nothing is redriven, as far as is known.
+// quiet reports whether nothing is being redriven, as far as is known.
 func (r *redrives) quiet(now time.Time) bool { return !r.busy() && now.Before(r.at) }
 
 // start looks at the queue, if it is time.
@@ -101,7 +101,7 @@ func (r *redrives) start(ctx context.Context, run *run, now time.Time) {
 	})
 }
 
-// look asks for the messages that are to be parked, and whether there is an item to take.
+// look reads the messages to park, and whether there is an item to take.
 func (r *run) look(ctx context.Context, first bool) (found look, err error) {
 	queues, err := queuing.Of(r.store)
 	if errors.Is(err, messagestore.ErrNotSupported) {
@@ -136,7 +136,7 @@ func (r *run) look(ctx context.Context, first bool) (found look, err error) {
 	return found, err
 }
 
-// each calls f with the items of a state whose slots are the run's.
+// each calls f with the items in a state that are in the run's slots.
 func (r *run) each(ctx context.Context, queues queuing.Driver, state queuing.State, from messagestore.GlobalPosition, f func(queuing.Item) error) error {
 	for {
 		items, err := queues.QueueItems(ctx, queuing.List{Queue: r.id.Parked(), State: state, From: from, Limit: queuing.MaxItems})
@@ -155,7 +155,7 @@ func (r *run) each(ctx context.Context, queues queuing.Driver, state queuing.Sta
 	}
 }
 
-// void withdraws the wish to park a message that is finished.
+// void withdraws the request to park a message that is finished.
 func (r *run) void(ctx context.Context, queues queuing.Driver, item queuing.Item) error {
 	is, err := queues.QueuePark(ctx, queuing.Parking{
 		Queue: r.id.Parked(), Position: item.Position, Error: "the message was finished before", Finished: true,
@@ -167,7 +167,7 @@ func (r *run) void(ctx context.Context, queues queuing.Driver, item queuing.Item
 	return err
 }
 
-// endLook takes in the result of a look.
+// endLook handles the result of a look.
 func (r *run) endLook(ctx context.Context, found look) {
 	now, s := time.Now(), r.redrives
 	s.looking = false
@@ -215,7 +215,7 @@ func (r *run) endLook(ctx context.Context, found look) {
 	}
 }
 
-// workOff redrives the items that are offered, until none is left.
+// workOff redrives the offered items, until there are no more.
 func (r *run) workOff(ctx context.Context) error {
 	queues, err := queuing.Of(r.store)
 	if err != nil {
@@ -303,7 +303,7 @@ func (r *run) redrive(work context.Context, it *item) (finished bool) {
 	return true
 }
 
-// endRedrives takes in the end of the worker.
+// endRedrives handles the end of the worker.
 func (r *run) endRedrives(ctx context.Context, err error) {
 	now, s := time.Now(), r.redrives
 	s.working = false

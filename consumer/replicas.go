@@ -12,24 +12,24 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// errUnfair ends a run whose member has slots to give up, or free ones to take. The next run
-// begins with its share.
+// errUnfair ends a run if its member has slots to give up, or free ones to take. The next run
+// begins with the member's share.
 var errUnfair = errors.New("the member's share of the category is another")
 
-// A handover is how a run comes to an end at which no message is in flight: it takes no further
-// ones, and if those in flight take long, it goes on and tries again later. So a handler that
-// runs for long holds up the handover, and not the messages behind it.
+// A handover ends a run at a moment when no message is in flight: it takes no further messages, and
+// if those in flight take long, it lets the run go on and tries again later. So a handler that runs
+// long delays the handover, and not the messages behind it.
 type handover struct {
-	paused bool      // no message is taken, and no request to redrive looked for
+	paused bool      // no message is taken, and the queue of parked messages is not checked
 	held   bool      // no message is begun
-	away   bool      // held by the lease or an operator too, and not for the slots alone
-	asked  bool      // to pause, by an operator
-	draws  bool      // to an end
+	away   bool      // held because of the lease or an operator, and not only for the slots
+	asked  bool      // an operator asked for a pause
+	draws  bool      // the run is coming to an end
 	until  time.Time // when it changes its mind
 }
 
-// handOver pauses the run while its lease may be over or an operator wants it, and ends it when its
-// share of the slots is another. It reports whether the run has ended.
+// handOver pauses the run while its lease may be over or an operator wants it, and ends the run
+// when the member's share of the slots has changed. It reports whether the run has ended.
 func (r *run) handOver(now time.Time) (ended bool) {
 	h, group := &r.handover, &r.checkpoints.group
 	if asked := r.checkpoints.place.Paused(); asked != h.asked {
@@ -64,9 +64,9 @@ func (r *run) handOver(now time.Time) (ended bool) {
 	return false
 }
 
-// leaseOver reports whether the member's lease may be over. It goes by the process's monotonic clock, which goes on while the
-// process is stopped, so a worker may ask before the loop has found out that it was. (On Linux that clock does not go on while
-// the machine sleeps.)
+// leaseOver reports whether the member's lease may be over. It uses the process's monotonic clock,
+// which goes on while the process is stopped, so a worker may call it before the loop has noticed a
+// stop. (On Linux that clock stands still while the machine sleeps.)
 func (r *run) leaseOver(now time.Time) bool {
 	over := r.over.Load()
 	return !over.IsZero() && !now.Before(*over)
@@ -89,8 +89,8 @@ func (r *run) nextStep() (at time.Time, is bool) {
 	return at, !at.IsZero() && time.Now().Before(at)
 }
 
-// leaveGroup gives up the seat of a member that has nothing to checkpoint, so that others take
-// its slots at once. If that fails, they do after the lease.
+// leaveGroup gives up the seat of a member that has nothing to checkpoint, so that others take its
+// slots at once. If that fails, they take them after the lease.
 func (c *Consumer) leaveGroup(ctx context.Context, p *checkpoint.Place) {
 	ctx, cancel := context.WithTimeout(callctx.WithUpkeep(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
@@ -111,7 +111,7 @@ type standby struct {
 	*Consumer
 	bell  <-chan messagestore.GlobalPosition
 	end   func()
-	place *checkpoint.Place // the last that was joined
+	place *checkpoint.Place // the place joined last
 }
 
 // wait waits until p's group may have something to handle.

@@ -26,8 +26,8 @@ const (
 )
 
 // A run is one life of a consumer. Its parts are a reader, lanes with workers, a checkpointer, and
-// the requested redrives. One goroutine, the loop, decides; workers take items and report progress by
-// themselves, so a message that is handled costs the loop nothing.
+// the requested redrives. One goroutine, the loop, decides; workers take items and report progress
+// on their own, so a message that is handled costs the loop nothing.
 type run struct {
 	// Set by newRun, and never changed.
 	*Consumer
@@ -35,24 +35,24 @@ type run struct {
 	from    messagestore.GlobalPosition // where it began
 	wakes   chan struct{}               // any goroutine sends: the loop has something to do
 
-	// Any goroutine: each has a lock of its own, or is atomic.
+	// For any goroutine: each has its own lock, or is atomic.
 	lanes    *lanes.Lanes[delivery]
 	progress *progress
 	failures failures
-	parks    atomic.Pointer[map[messagestore.GlobalPosition]asked] // by the loop, for workers: messages that are to be parked
-	over     atomic.Pointer[time.Time]                             // by the loop, for workers: no item is begun from then on, zero for never
+	parks    atomic.Pointer[map[messagestore.GlobalPosition]asked] // set by the loop, for workers: messages to park
+	over     atomic.Pointer[time.Time]                             // set by the loop, for workers: when to stop beginning items, zero for never
 
-	// The loop's. Each part has at most one goroutine at the store, which sends its result to the loop
-	// and has until then what the part's own comment names: no other touches that.
+	// For the loop. Each part has at most one goroutine at the store, which sends its result to the
+	// loop. Until then that goroutine alone uses the fields named in the part's own comment.
 	wg          sync.WaitGroup // of these goroutines
 	reader      *reader
 	checkpoints *checkpointer
 	redrives    *redrives
 	handover    handover
-	resumed     time.Time // after a time without a lease, or a pause that an operator asked for
+	resumed     time.Time // after a time without a lease, or after a pause by an operator
 	slow        slowWatch
-	took        bool // a message, in this run
-	stays       bool // in its group after its end
+	took        bool // this run has taken a message
+	stays       bool // in its group after the run's end
 	stopping    bool
 	fatal       error
 }
@@ -80,15 +80,15 @@ func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
 	return r
 }
 
-// setLimit bounds the messages that may be taken, by those behind the checkpoint: the
-// consumer does not run further ahead of it than a crash may redeliver, however slow one
-// message is and however long the store takes no checkpoint.
+// setLimit bounds the messages that may be taken, by the number that the checkpoint has passed: the
+// consumer never gets further ahead of the checkpoint than a crash may redeliver, even if a message
+// is slow or the store accepts no checkpoint for long.
 func (r *run) setLimit(passed int64) {
 	r.lanes.Limit(passed + int64(r.config.CheckpointMessages) + int64(r.config.BatchSize))
 }
 
-// watch subscribes to wake-ups for messages, and for the checkpoints of other members. A run that catches up does not
-// wait, and needs none.
+// watch subscribes to wake-ups for messages, and for the checkpoints of other members. A run that
+// catches up does not wait, so it needs none.
 func (r *run) watch() (messages, group <-chan messagestore.GlobalPosition, stop func()) {
 	if r.catchUp {
 		return nil, nil, func() {}
@@ -199,10 +199,10 @@ func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 	return r.nextWake(now, more, atWork)
 }
 
-// wantsMore reports whether there is room for another batch, and a use. At the end of the
-// category a batch is the messages written since the last read. There the workers have to be
-// about to run out: the batch grows as long as they are busy, and otherwise each message
-// would be read by itself.
+// wantsMore reports whether there is room for another batch, and a use for it. At the end of the
+// category a batch has the messages written since the last read. There it waits until the workers
+// are about to run out: the batch grows while they are busy; otherwise each message would need a
+// read of its own.
 func (r *run) wantsMore(length int, room bool) bool {
 	enough := r.lanes.Enough()
 	if r.reader.atEnd && (r.catchUp && length > 0 || enough) {
@@ -235,7 +235,7 @@ func (r *run) nextWake(now time.Time, more, atWork bool) time.Time {
 // awaits reports whether a message may be about to begin.
 func (r *run) awaits(atWork bool) bool { return atWork || r.reader.busy && r.reader.called }
 
-// readPage takes in the result of a read, and decides when to read on.
+// readPage handles the result of a read, and decides when to read on.
 func (r *run) readPage(ctx context.Context, p page) {
 	now := time.Now()
 	r.reader.busy, r.reader.called = false, false
@@ -294,7 +294,7 @@ func (r *run) takeIn(page messagestore.CategoryPage) {
 	}
 }
 
-// checkpointed takes in the result of a write or a check.
+// checkpointed handles the result of a write or a check.
 func (r *run) checkpointed(reads context.Context, result checked) {
 	r.checkpoints.took(result)
 	r.over.Store(&result.group.Over)
@@ -339,13 +339,13 @@ func (r *run) fail(err error) {
 	r.stop()
 }
 
-// lost reports whether this run may no longer write checkpoints. The error of a handler
-// does not say so: it may be of another consumer.
+// lost reports whether this run may not write checkpoints any more. A handler's error does not show
+// that: it may come from another consumer.
 func (r *run) lost() bool {
 	return !ofHandler(r.fatal) && ends(r.fatal)
 }
 
-// ends reports whether an error of the store says that a run may no longer write checkpoints.
+// ends reports whether an error of the store means that a run may not write checkpoints any more.
 func ends(err error) bool {
 	for _, lost := range []error{checkpoint.ErrEpoch, ErrConsumerFenced, ErrPositionAhead, ErrPositionCorrupt} {
 		if errors.Is(err, lost) {
@@ -355,8 +355,8 @@ func ends(err error) bool {
 	return false
 }
 
-// ofHandler reports whether a handler failed with err. Ask it before errors.Is: the methods
-// of a handler's error may panic.
+// ofHandler reports whether err is a handler's failure. Call it before errors.Is: the methods of a
+// handler's error may panic.
 func ofHandler(err error) bool {
 	_, is := errors.AsType[*MessageError](err)
 	return is
@@ -393,8 +393,8 @@ func (r *run) finish(ctx context.Context) error {
 	}
 }
 
-// endInPlace ends a run whose position has not moved. It stores the failing messages, unless they are stored, and leaves
-// the group. An error ends no run: no message is redelivered because of it.
+// endInPlace ends a run at an unchanged position. It stores the failing messages, unless they are
+// stored already, and leaves the group. It ignores errors, because they cause no redelivery.
 func (r *run) endInPlace(ctx context.Context, at saved) {
 	place := r.checkpoints.place
 	if _, changed := r.progress.failingDue(); !changed && !place.Unsettled() {
@@ -414,7 +414,7 @@ func (r *run) endInPlace(ctx context.Context, at saved) {
 	}
 }
 
-// failingNotStored logs that a checkpoint was not written whose only reason was the failing messages.
+// failingNotStored logs that a checkpoint with only the failing messages was not written.
 func (r *run) failingNotStored(err error) {
 	r.config.Logger.Debug().Str("positions", string(r.checkpoints.place.Stream)).Str("error", text.Log(err)).Msg("failing messages are not stored")
 }

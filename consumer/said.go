@@ -8,7 +8,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Said has the warnings that a consumer has given. Each is given once.
+// said has the warnings that a consumer has logged. Each is logged once.
 type said struct {
 	empty  bool // the category has no message
 	filter bool // no message passes the filter
@@ -16,8 +16,8 @@ type said struct {
 	own    atomic.Bool
 }
 
-// sayNothing warns, at the end of the category, of a category without a message, and of a filter
-// that no message of the category passes: a name may be misspelt.
+// sayNothing warns, at the end of the category, if the category has no message, or if none of its
+// messages passes the filter: a name may be misspelt.
 func (r *run) sayNothing(page messagestore.CategoryPage) {
 	whole := !r.checkpoints.place.Leased() || r.checkpoints.place.SlotCount() == checkpoint.Slots
 	switch filtered := r.config.OnlyKnown || r.config.Correlation != ""; {
@@ -41,8 +41,8 @@ func (r *run) sayNothing(page messagestore.CategoryPage) {
 	}
 }
 
-// sayFewConnections warns of a Concurrency above the connections of the store: handlers that use one
-// each wait for each other.
+// sayFewConnections warns if Concurrency is above the number of the store's connections: handlers
+// that use one each would wait for each other.
 func (c *Consumer) sayFewConnections() {
 	s, can := c.store.(interface{ Connections() int })
 	if !can || c.said.few {
@@ -55,8 +55,8 @@ func (c *Consumer) sayFewConnections() {
 	}
 }
 
-// wrote warns of a handler that writes to the category that its consumer reads: each such
-// message is delivered to it, too, and it may go on for ever.
+// wrote warns if a handler writes to the category that its consumer reads: each such message is
+// delivered to the handler, too, and this may go on for ever.
 func (c *Consumer) wrote(stream string) {
 	if !strings.HasPrefix(stream, string(c.id.Category)+"-") {
 		return
@@ -67,8 +67,8 @@ func (c *Consumer) wrote(stream string) {
 	}
 }
 
-// unread warns of a category that the handler writes copies of its commands to, and that no consumer has read:
-// the copies wait there, and the commands have no effect.
+// unread warns if the handler writes copies of its commands to a category that no consumer has
+// read: the copies wait there, and the commands have no effect.
 func (c *Consumer) unread(category string) {
 	c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("copies", category).
 		Msg("no consumer has read the category of the copies yet, so they have no effect: is its name right, and does a consumer of it run?")

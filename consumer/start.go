@@ -9,8 +9,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Start says where a consumer begins that has no checkpoint. The zero value starts as [FromStart]
-// does, but the consumer warns of the messages that it finds there.
+// A Start says where a consumer without a checkpoint begins. The zero value starts like
+// [FromStart], but the consumer logs a warning about the messages that it finds there.
 type Start struct {
 	kind startKind
 	at   time.Time
@@ -28,12 +28,12 @@ const (
 // FromStart begins at the first message of the category.
 func FromStart() Start { return Start{kind: startFirst} }
 
-// FromEnd begins with the messages that are written after the consumer's first start. It is for a
-// handler that must not be called for the past, such as a handler that sends mail.
+// FromEnd begins with the messages that are written after the consumer's first start. Use it if the
+// handler must not be called for the past, for example because it sends mail.
 func FromEnd() Start { return Start{kind: startEnd} }
 
 // From begins at the first message that was written at t or later, by the store's clock: see
-// [messagestore.Store.PositionAt]. It finds the place by halving and reads few messages.
+// [messagestore.Store.PositionAt]. It finds the place by bisection and reads few messages.
 func From(t time.Time) Start { return Start{kind: startAt, at: t} }
 
 // String returns "the beginning", "the end" or the time.
@@ -48,7 +48,7 @@ func (s Start) String() string {
 	}
 }
 
-// mistake returns an error for a time that cannot be one of a message.
+// mistake returns an error if no message can have the time.
 func (s Start) mistake() error {
 	if s.kind == startAt && s.at.IsZero() {
 		return invalid("start", s.at, "it is a time, or FromStart")
@@ -59,8 +59,8 @@ func (s Start) mistake() error {
 // maxStartCount bounds the messages of a category that are counted for the log.
 const maxStartCount = 1000
 
-// locate finds the position of a consumer that has no checkpoint. The first member that writes
-// it decides for all.
+// locate finds the position of a consumer without a checkpoint. The first member that writes it
+// decides for all.
 func (c *Consumer) locate(ctx context.Context) (messagestore.GlobalPosition, error) {
 	switch c.config.Start.kind {
 	case startEnd:
@@ -72,7 +72,8 @@ func (c *Consumer) locate(ctx context.Context) (messagestore.GlobalPosition, err
 	}
 }
 
-// sayNew logs where a new consumer begins. An error of the store is met again by the run.
+// sayNew logs where a new consumer begins. It ignores an error of the store, because the run will
+// get it again.
 func (c *Consumer) sayNew(ctx context.Context, p *checkpoint.Place, catchUp bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 	defer cancel()

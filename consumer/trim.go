@@ -17,8 +17,8 @@ const (
 	keptCheckpoints = 1000
 )
 
-// trim removes old checkpoints of a stream that is at a version, if it is time to. A failure does no harm:
-// there is another time.
+// trim removes old checkpoints of a stream at the given version, if it is time. A failure does no
+// harm, because trim will be called again.
 func (r *run) trim(ctx context.Context, stream messagestore.StreamName, version messagestore.Version) {
 	store, can := r.store.(interface {
 		TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error)

@@ -7,14 +7,14 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// slowAfter is how long a handler may have a message before that is logged. It is logged again
-// at twice the time, and so on. slowLook is how often the run looks for such messages.
+// slowAfter is how long a handler may have a message before that is logged. It is logged again at
+// twice the time, and so on. slowLook is how often the run looks for such messages.
 const (
 	slowAfter = time.Minute
 	slowLook  = 15 * time.Second
 )
 
-// A slowItem is an item that was in flight at each look since a time.
+// A slowItem is an item that was in flight at every look since a time.
 type slowItem struct {
 	attempts int
 	since    time.Time
@@ -28,7 +28,7 @@ type slowWatch struct {
 	items map[*item]slowItem
 }
 
-// lookAtHandlers logs the messages whose handlers have not returned for long.
+// lookAtHandlers logs messages if their handlers have not returned for long.
 func (r *run) lookAtHandlers(now time.Time) {
 	if now.Before(r.slow.at) {
 		return

@@ -34,26 +34,27 @@ type Target struct {
 	log   checkpoint.Log
 }
 
-// Consumer returns the consumer of category with a name. It reads nothing, and the methods
-// report a wrong category or name.
+// Consumer returns the consumer of category with a name. It reads nothing; the methods report a
+// wrong category or name.
 func Consumer(store *messagestore.Store, category messagestore.Category, name string) *Target {
 	return &Target{store, checkpoint.Log{Store: store, Consumer: names.Consumer{Category: category, Name: name}}}
 }
 
-// CheckConsumer returns nil, or the error that matches [messagestore.ErrInvalid] with which every
-// method refuses the category or the name. It asks no store.
+// CheckConsumer returns nil if the category and the name are valid. Otherwise it returns the error
+// with which every method refuses them, which matches [messagestore.ErrInvalid]. It does not call a
+// store.
 func CheckConsumer(category messagestore.Category, name string) error {
 	return names.Consumer{Category: category, Name: name}.Validate()
 }
 
-// An UnknownConsumerError says that no consumer of a name has ever started.
+// An UnknownConsumerError says that no consumer with the name has ever started.
 type UnknownConsumerError struct {
 	Category messagestore.Category
 	Name     string
 	Known    []string // the consumers of the category, in order
 }
 
-// Error names the consumers that are known.
+// Error names the known consumers.
 func (e *UnknownConsumerError) Error() string {
 	quoted := make([]string, len(e.Known))
 	for i, name := range e.Known {
@@ -74,7 +75,7 @@ func (e *UnknownConsumerError) Error() string {
 type BeyondEndError struct {
 	Category messagestore.Category
 	Position messagestore.GlobalPosition
-	End      messagestore.GlobalPosition // the highest possible: after the last message
+	End      messagestore.GlobalPosition // the highest possible position: after the last message
 }
 
 // Error names the positions.
@@ -85,7 +86,7 @@ func (e *BeyondEndError) Error() string {
 // Is reports whether target is consumer.ErrPositionAhead.
 func (e *BeyondEndError) Is(target error) bool { return target == checkpoint.ErrAhead }
 
-// A Move is what a reset has done.
+// A Move is the result of a reset.
 type Move struct {
 	Generation messagestore.Version // the number of the generation that begins at the new position
 
@@ -97,22 +98,22 @@ type Move struct {
 }
 
 // Reset moves the consumer, with all members of its group, to a position, where a new generation
-// begins, and returns that and where the consumer was. A paused consumer stays paused. Of two
-// resets at once the later one moves the consumer from where the earlier one has put it.
+// begins. It returns the generation and where the consumer was. A paused consumer stays paused. If
+// two resets run at once, the later one moves the consumer from where the earlier one has put it.
 //
-// Messages before the position are not delivered again. Messages from it on are, even if they were
-// handled before. The checkpoints of earlier generations stay, and do not count.
+// Messages before the position are not delivered again. Messages from the position on are
+// delivered, even if they were handled before. The checkpoints of earlier generations stay, and do
+// not count.
 //
-// Members that run meanwhile are fenced: each finds out when it writes its next checkpoint, or
-// after at most 10 s if it writes none, finishes its messages in flight, and starts over at the
-// position, while its Run goes on. Until then it handles messages from its old position on, and
-// messages of one cardinal id may be in flight in two members at once. To have one at a time,
-// [Target.Pause] the consumer first, reset it when no handler is at work, after 10 s and the
-// longest handler, and [Target.Resume] it.
+// Running members are fenced: each notices when it writes its next checkpoint, or after at most 10
+// s without one, finishes its messages in flight, and starts over at the position, while its Run
+// goes on. Until then it handles messages from its old position on, and messages of one cardinal id
+// may be in flight in two members at once. To avoid that, [Target.Pause] the consumer first, reset
+// it when no handler is at work, after 10 s and the longest handler, and [Target.Resume] it.
 //
-// The error is an [*UnknownConsumerError] if no consumer of the name has started yet, a
-// [*BeyondEndError] for a position beyond the end, and matches [messagestore.ErrInvalid] for one
-// below 0. Then nothing is changed.
+// The error is an [*UnknownConsumerError] if no consumer with the name has started yet, a
+// [*BeyondEndError] if the position is beyond the end, and matches [messagestore.ErrInvalid] if it
+// is below 0. Then nothing is changed.
 func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition) (Move, error) {
 	if err := t.validate(ctx); err != nil {
 		return Move{}, fmt.Errorf("reset: %w", err)
@@ -131,7 +132,7 @@ func (t *Target) validate(ctx context.Context) error {
 	return t.log.Validate()
 }
 
-// checkPosition returns an error for a position that no consumer can be moved to.
+// checkPosition returns an error if no consumer can be moved to the position.
 func (t *Target) checkPosition(ctx context.Context, position messagestore.GlobalPosition) error {
 	if position < 0 {
 		return messagestore.NewInvalidError("position", int64(position), "it is at least 0")
@@ -171,23 +172,23 @@ func (t *Target) reset(ctx context.Context, position messagestore.GlobalPosition
 	}
 }
 
-// Pause has the consumer take no messages, over restarts and resets, until [Target.Resume]. It
-// reports whether it has changed anything: false is a consumer that was paused before.
+// Pause stops the consumer from taking messages, over restarts and resets, until [Target.Resume].
+// It reports whether it has changed anything: false means that the consumer was already paused.
 //
-// Members that run find out within 10 s, most of them within 1 s. Messages in flight are finished,
-// a message that waits for its next retry waits on, and so do requested redrives. The members keep
-// their slots, checkpoints go on, and no message is lost or delivered twice by a pause. A CatchUp
-// ends with consumer.ErrPaused.
+// Running members notice within 10 s, most of them within 1 s. Messages in flight are finished, a
+// message that waits for its next retry goes on waiting, and so do requested redrives. The members
+// keep their slots, checkpoints go on, and no message is lost or delivered twice because of a
+// pause. A CatchUp ends with consumer.ErrPaused.
 //
-// The error is an [*UnknownConsumerError] if no consumer of the name has started yet: then nothing
-// is changed. A call of unknown outcome may be made again.
+// The error is an [*UnknownConsumerError] if no consumer with the name has started yet: then
+// nothing is changed. After an unknown outcome you may call Pause again.
 func (t *Target) Pause(ctx context.Context) (changed bool, err error) {
 	return t.pause(ctx, "pause", true)
 }
 
-// Resume has the consumer go on where it was paused, and reports whether it has changed anything:
-// false is a consumer that was not paused. Members that run find out as they do of a
-// [Target.Pause]. It returns the errors that Pause returns.
+// Resume lets the consumer go on where it was paused, and reports whether it has changed anything:
+// false means that the consumer was not paused. Running members notice it as fast as a
+// [Target.Pause]. It returns the same errors as Pause.
 func (t *Target) Resume(ctx context.Context) (changed bool, err error) {
 	return t.pause(ctx, "resume", false)
 }
@@ -206,11 +207,11 @@ func (t *Target) pause(ctx context.Context, doing string, paused bool) (bool, er
 	return changed, nil
 }
 
-// Create has the consumer, which has never started, begin at a position. It is [Target.Reset] for
-// a name that is not known, and returns its errors but for the [*UnknownConsumerError].
+// Create sets the position at which a consumer that has never started begins. It is [Target.Reset]
+// for an unknown name, and returns the same errors except for the [*UnknownConsumerError].
 //
-// The error is a [*KnownConsumerError] if a consumer of the name has started, or starts meanwhile:
-// then nothing is changed.
+// The error is a [*KnownConsumerError] if a consumer with the name has started, or starts
+// meanwhile: then nothing is changed.
 func (t *Target) Create(ctx context.Context, position messagestore.GlobalPosition) error {
 	if err := t.validate(ctx); err != nil {
 		return fmt.Errorf("create: %w", err)
@@ -240,9 +241,9 @@ func (e *KnownConsumerError) Error() string {
 }
 
 // Next returns the messages at which the consumer is: for each replica that holds slots, and for
-// the slots that no replica holds, the first message that is not finished, as the checkpoint has
-// it. A consumer that is stuck is stuck at one of them. It does not know the types that a consumer
-// reads: a message that the consumer's filter leaves out is returned like any other.
+// the slots that no replica holds, the first message that is not finished according to the
+// checkpoint. A stuck consumer is stuck at one of these. Next does not know the consumer's filter,
+// so it also returns messages that the filter leaves out.
 func (t *Target) Next(ctx context.Context) ([]*messagestore.Message, error) {
 	if err := t.validate(ctx); err != nil {
 		return nil, fmt.Errorf("next: %w", err)
@@ -317,19 +318,19 @@ func (t *Target) unknown(ctx context.Context) error {
 	return unknown
 }
 
-// Parked returns the queue of the consumer's parked messages. Its dead items are parked: each has
-// the message, the last error of the handler, and how often that failed. Retry has the consumer
-// deliver a message again, once, and Drop closes its item without that.
+// Parked returns the queue of the consumer's parked messages. Its dead items are the parked
+// messages: each has the message, the handler's last error, and how often the handler failed. Retry
+// lets the consumer deliver a message again, once, and Drop closes its item without a delivery.
 //
-// The consumer finds what is retried within its RedriveInterval, wherever it runs, or when it is
-// started next; in a group the member that the message's stream belongs to. In a test or a job,
-// Retry and then CatchUp do it at once. A message is delivered in its turn: never together with
-// another of its cardinal id, and of its stream not before an earlier one that is retried, too. If
-// its handler fails again, it is parked again, with the new error. A consumer that is killed during
-// the delivery redrives the message when it is started again.
+// The consumer finds retried messages within its RedriveInterval, or when it is started next; in a
+// group the member that the message's stream belongs to finds them. In a test or a job, Retry and
+// then CatchUp do it at once. A message is delivered in its turn: never together with another of
+// its cardinal id, and not before an earlier retried message of its stream. If its handler fails
+// again, the message is parked again, with the new error. If the consumer is killed during the
+// delivery, it redrives the message when it is started again.
 //
-// A retried message is not written to its category again: other consumers of the category would get
-// it a second time.
+// A retried message is not written to its category again, because other consumers of the category
+// would get it a second time.
 func (t *Target) Parked() (*queue.Queue, error) {
 	if t.store == nil {
 		return nil, messagestore.NewInvalidError("store", nil, "there is none")
@@ -340,19 +341,19 @@ func (t *Target) Parked() (*queue.Queue, error) {
 	return queue.New(t.store, t.log.Category, &queue.Config{Name: t.log.Parked().Name})
 }
 
-// Park asks the consumer to park a message, with a reason that its item keeps. It is for the
-// message at which a consumer is stuck. Until the consumer has parked it, the item is suspended; to
-// drop the item is to withdraw the request.
+// Park asks the consumer to park a message, with a reason that is stored in its item. Use it for
+// the message at which a consumer is stuck. The item is suspended until the consumer has parked the
+// message; to withdraw the request, drop the item.
 //
-// The member that has the message's part of the category carries it out. A running consumer parks
-// the message in place of the next retry, once it has found the request, which takes at most its
+// The member that has the message's part of the category parks it. A running consumer parks the
+// message instead of the next retry, once it has found the request, which takes at most its
 // RedriveInterval. A stopped consumer parks the message at its next start, without delivering it. A
-// handler that has the message is not interrupted. If the message is handled before, nothing is
+// handler that has the message is not interrupted. If the message is handled first, nothing is
 // parked, and the consumer logs that.
 //
-// It reports false if the message is parked, or asked for, already. The error matches
-// [messagestore.ErrInvalid] for a message of another category, and for a reason that is not 1 to
-// 255 bytes of visible text.
+// It reports false if the message is already parked, or its parking was already requested. The
+// error matches [messagestore.ErrInvalid] if the message belongs to another category, or if the
+// reason is not 1 to 255 bytes of visible text.
 func (t *Target) Park(ctx context.Context, m *messagestore.Message, reason string) (asked bool, err error) {
 	if err := t.validate(ctx); err != nil {
 		return false, fmt.Errorf("park: %w", err)

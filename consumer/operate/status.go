@@ -19,53 +19,56 @@ import (
 // MaxLag is the highest lag that is counted.
 const MaxLag = 100_000
 
-// A Status is where a consumer is.
+// A Status says where a consumer is.
 type Status struct {
 	Category messagestore.Category
 	Name     string
 
-	// Foreign marks a consumer of another client of message-db, such as Eventide: a stream
-	// of the position category with messages of type Recorded. Its Name is the identifier
-	// of that stream, "" for none. It has no generation, no replicas, and nothing parked.
+	// Foreign marks a consumer of another client of message-db, such as Eventide: a stream of the
+	// position category with messages of type Recorded. Its Name is the identifier of that stream,
+	// or "". It has no generation, no replicas, and nothing parked.
 	Foreign bool
 
-	// Generation is the position, in the ledger, of the entry that has the start.
-	// [Target.Reset] adds one; [Target.Pause] and [Target.Resume] do not.
+	// Generation is the position in the ledger of the entry with the start. [Target.Reset] adds
+	// one; [Target.Pause] and [Target.Resume] do not.
 	Generation messagestore.Version
 	StartedAt  time.Time // when the generation began
 	PausedAt   time.Time // when an operator paused the consumer, zero if it is not paused
 
-	// Position is the checkpoint: the next message to read. Of several replicas it is the lowest of theirs.
+	// Position is the checkpoint: the next message to read. With several replicas it is the lowest
+	// of their positions.
 	Position messagestore.GlobalPosition
 
-	// RecordedAt is when the checkpoint was written. It is zero if none has been in the generation, whose start is
-	// then the Position.
+	// RecordedAt is when the checkpoint was written. It is zero if the generation has no checkpoint
+	// yet; then Position is its start.
 	RecordedAt time.Time
 
-	// Lag is the number of messages of the category from Position on. If there are more than [MaxLag], AtLeast is
-	// set. A consumer that reads only some types may have fewer: its types are not stored.
+	// Lag is the number of messages of the category from Position on. If there are more than
+	// [MaxLag], AtLeast is set. If a consumer reads only some types, its real lag may be lower,
+	// because its types are not stored.
 	Lag     int64
 	AtLeast bool
 
-	// Oldest is when the first of them was written, by the store's clock, and zero for
-	// none.
+	// Oldest is when the first of these messages was written, by the store's clock; zero without
+	// any.
 	Oldest time.Time
 
-	// PositionErr matches consumer.ErrPositionAhead or consumer.ErrPositionCorrupt, or is nil. With it there is
-	// no lag, and there are no replicas.
+	// PositionErr matches consumer.ErrPositionAhead or consumer.ErrPositionCorrupt, or is nil. If
+	// it is set, there are no Lag and no Replicas.
 	PositionErr error
 
 	// Replicas are the processes that have joined the consumer, in their order.
 	Replicas []Replica
-	Free     int // of [Slots]: how many no replica holds
+	Free     int // of [Slots]: how many are held by no replica
 
-	Parked int // messages in the queue of parked messages, those to be redriven among them
+	Parked int // messages in the queue of parked messages, including those to be redriven
 
-	// Failing are the failing messages: their handler has failed, and they are not handled, skipped or parked yet.
-	// The first 10 that began to fail are here, in that order; MoreFailing is the number of the others. A consumer
-	// that has stopped at a message has it here, too. A consumer stores both at most once a second, so a message
-	// may be here for about a second after it was handled, skipped or parked, and a message that has failed for
-	// less may be missing. A reset begins without.
+	// Failing are the failing messages: their handler has failed, and they are not handled, skipped
+	// or parked yet. It has the first 10 that began to fail, in that order; MoreFailing is the
+	// number of the others. If a consumer has stopped at a message, Failing has that message, too.
+	// A consumer stores both at most once a second, so a message may be listed for about a second
+	// after it was handled, skipped or parked, and a message that began to fail less than a second
+	// ago may be missing. After a reset the list is empty.
 	Failing     []Failure
 	MoreFailing int
 
@@ -82,7 +85,7 @@ type Failure struct {
 	GlobalPosition messagestore.GlobalPosition
 	Attempts       int       // how often it was delivered and failed, by all processes since FirstFailedAt
 	Error          string    // the last failure, shortened to about 1 KiB, without control characters
-	FirstFailedAt  time.Time // by the clock of the consumer that delivered it first
+	FirstFailedAt  time.Time // by the clock of the consumer that first delivered it
 }
 
 // Slots is the number of slots that the replicas of a consumer hold together.
@@ -92,26 +95,25 @@ const Slots = checkpoint.Slots
 type Replica struct {
 	ID      uuid.UUID
 	Process string // host and process id
-	Slots   int    // of [Slots]; one without any stands by
+	Slots   int    // of [Slots]; a replica without slots stands by
 
-	// Position is the lowest of its slots, and Lag the number of messages that it has left:
-	// up to [MaxLag], with AtLeast set if there are more.
+	// Position is the lowest position of its slots. Lag is the number of messages left in them, up
+	// to [MaxLag]; AtLeast is set if there are more.
 	Position messagestore.GlobalPosition
 	Lag      int64
 	AtLeast  bool
 
-	// Silent is how long ago it has written, by the store's clock, and Gone says that this
-	// is longer than its lease: the others take its slots. Resting says that it is alone, and
-	// need not write.
+	// Silent is how long ago it last wrote, by the store's clock. Gone says that this is longer
+	// than its lease: the others take its slots. Resting says that it is alone, and need not write.
 	Silent  time.Duration
 	Gone    bool
 	Resting bool
 }
 
-// Consumers returns where the consumers of category are that have ever started, by name, and then
-// the consumers of other clients. It counts the messages before them and does not read them. It may
-// be called while the consumers run: each number is of the moment at which it was read. A store
-// whose driver cannot count reads the whole category of positions.
+// Consumers returns the status of each consumer of category that has ever started, by name, and
+// then of the consumers of other clients. It counts the messages before them and does not read
+// them. You may call it while the consumers run: each number is from the moment at which it was
+// read. If the store's driver cannot count, it reads the whole category of positions.
 func Consumers(ctx context.Context, store *messagestore.Store, category messagestore.Category) ([]Status, error) {
 	if err := category.Validate(); err != nil {
 		return nil, fmt.Errorf("consumers: %w", err)
@@ -164,7 +166,7 @@ func consumers(ctx context.Context, store *messagestore.Store, category messages
 	return append(ours, foreign...), nil
 }
 
-// parkedOf counts the parked messages of a category, by their queues.
+// parkedOf counts the parked messages of a category in their queues.
 func parkedOf(ctx context.Context, store *messagestore.Store, category messagestore.Category) (map[string]int, error) {
 	all, err := queue.All(ctx, store)
 	if errors.Is(err, messagestore.ErrNotSupported) {
@@ -218,7 +220,8 @@ func (t *Target) status(ctx context.Context) (Status, error) {
 	return s, t.replicas(ctx, &s, &p.group, p.last.Time)
 }
 
-// replicas fills in the replicas of s, by a state of the group that was written at a time.
+// replicas fills in the replicas of s, from a state of the group that was written at the given
+// time.
 func (t *Target) replicas(ctx context.Context, s *Status, group *checkpoint.Group, written time.Time) error {
 	now, err := t.store.Now(ctx)
 	if err != nil {
@@ -249,7 +252,7 @@ func (t *Target) replicas(ctx context.Context, s *Status, group *checkpoint.Grou
 	return nil
 }
 
-// left counts the messages of slots from their position on.
+// left counts the messages in slots from their position on.
 func (t *Target) left(ctx context.Context, part checkpoint.Part) (total int64, err error) {
 	for size, members := range part.Slots.Classes() {
 		for _, member := range members {
@@ -265,7 +268,7 @@ func (t *Target) left(ctx context.Context, part checkpoint.Part) (total int64, e
 	return total, nil
 }
 
-// addFailing takes in the failing messages of a checkpoint.
+// addFailing adds the failing messages of a checkpoint.
 func (s *Status) addFailing(last *messagestore.Message) {
 	failing, more := checkpoint.DecodeFailing(last)
 	for _, f := range failing {
@@ -277,8 +280,8 @@ func (s *Status) addFailing(last *messagestore.Message) {
 	s.MoreFailing = more
 }
 
-// A placed is where a consumer is by its last checkpoint, which is nil if there is none in the generation. Then it is
-// where the generation starts.
+// A placed says where a consumer is according to its last checkpoint. If the generation has no
+// checkpoint, last is nil, and the consumer is at the generation's start.
 type placed struct {
 	last  *messagestore.Message
 	at    checkpoint.Checkpoint
@@ -338,11 +341,11 @@ func (t *Target) measure(ctx context.Context, s *Status, stream messagestore.Str
 	return nil
 }
 
-// foreignStatus returns where a consumer of another client is. By Eventide's rule it stores the
-// position of the last message that it handled.
+// foreignStatus returns the status of a consumer of another client. By Eventide's rule it stores
+// the position of the last message that it handled.
 func foreignStatus(ctx context.Context, store *messagestore.Store, category messagestore.Category, stream messagestore.StreamName, last tail) (Status, error) {
 	s := Status{Category: category, Name: stream.ID(), Foreign: true, Generation: messagestore.NoStream, StartedAt: last.At, RecordedAt: last.At}
-	// The stream may have a name that Dibs does not read, so it is read in its category.
+	// Dibs may be unable to read the stream's name, so the stream is read through its category.
 	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: stream.Category(), From: last.Global, Limit: 1})
 	if err != nil {
 		return s, err

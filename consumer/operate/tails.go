@@ -25,8 +25,8 @@ func (t types) has(body messagestore.Body) bool {
 	return ok
 }
 
-// tailsOf returns the last message of each type of every stream of category: of all types, or of
-// those named. A store that can report ignores the names.
+// tailsOf returns the last message of each type in every stream of category: of all types, or of
+// the named ones. A store that can report ignores the names.
 func tailsOf(ctx context.Context, store *messagestore.Store, category messagestore.Category, of ...string) (map[messagestore.StreamName]types, error) {
 	all := map[messagestore.StreamName]types{}
 	note := func(stream messagestore.StreamName, messageType string, t tail) {
@@ -76,7 +76,7 @@ func count(ctx context.Context, store *messagestore.Store, q messagestore.Catego
 	return n, nil
 }
 
-// firstMessage returns the first message for q, nil if there is none.
+// firstMessage returns the first message for q, or nil.
 func firstMessage(ctx context.Context, store *messagestore.Store, q messagestore.CategoryQuery) (*messagestore.Message, error) {
 	q.Limit = 1
 	for {

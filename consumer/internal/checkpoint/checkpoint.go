@@ -21,12 +21,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// CallTimeout bounds one call of the store, so that a connection whose other end is gone
-// does not block a consumer for as long as TCP waits.
+// CallTimeout bounds one call of the store, so that a dead connection does not block a consumer for
+// as long as TCP waits.
 const CallTimeout = 15 * time.Second
 
-// A Store has the methods of a [messagestore.Store] that this package needs. A method Epoch, if it has
-// one, tells the store's epoch.
+// A Store has the methods of a [messagestore.Store] that this package needs. If it has a method
+// Epoch, that returns the store's epoch.
 type Store interface {
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
@@ -36,12 +36,12 @@ type Store interface {
 	Now(ctx context.Context) (time.Time, error)
 }
 
-// A Log is the stored positions of one consumer.
+// A Log has the stored positions of one consumer.
 type Log struct {
 	Store
 	names.Consumer
 
-	// First finds where a consumer begins that has no generation. Nil is position 0.
+	// First finds where a consumer without a generation begins. Nil means position 0.
 	First func(ctx context.Context) (messagestore.GlobalPosition, error)
 }
 
@@ -50,13 +50,13 @@ type Log struct {
 type Checkpoint struct {
 	Position messagestore.GlobalPosition `json:"position"`
 
-	// After is the id of the last message before the position. It shows whether the store
-	// still has that message. It is missing at position 0, and in the checkpoints of other
-	// clients.
+	// After is the id of the last message before the position. It shows whether the store still has
+	// that message. It is missing at position 0, and in the checkpoints of other clients.
 	After uuid.UUID `json:"after,omitzero"`
 }
 
-// recorded is the message that stores a checkpoint, with the group whose lowest it is.
+// recorded is the message that stores a checkpoint. If it has a group, the checkpoint is the
+// group's lowest.
 type recorded struct {
 	Checkpoint
 	Failing      []Failure `json:"failing,omitempty"`
@@ -64,7 +64,7 @@ type recorded struct {
 	Group        *Group    `json:"group,omitempty"`
 }
 
-// MessageType is the type that other clients of message-db use, too.
+// MessageType returns the type that other clients of message-db use, too.
 func (Checkpoint) MessageType() string { return "Recorded" }
 
 // Decode returns the checkpoint in a message, or a [*CorruptError].
@@ -73,7 +73,7 @@ func Decode(m *messagestore.Message) (Checkpoint, error) {
 	return r.Checkpoint, err
 }
 
-// DecodeGroup returns the group that is stored with a checkpoint, or a [*CorruptError].
+// DecodeGroup returns the group stored with a checkpoint, or a [*CorruptError].
 func DecodeGroup(m *messagestore.Message) (Group, error) {
 	r, err := decodeRecorded(m)
 	if err != nil || r.Group == nil {
@@ -116,10 +116,10 @@ func decodeRecorded(m *messagestore.Message) (recorded, error) {
 	return r, nil
 }
 
-// CheckAfter returns a [*CorruptError] for the checkpoint in the last message of a stream if it does not name the
-// message before its position, and one before it does, or start, where the generation starts: a consumer that has
-// written a name writes one each time, so another has written this. Those before it that were known at a version
-// are not read again.
+// checkAfter returns a [*CorruptError] if the checkpoint in the last message of a stream does not
+// name the message before its position, although an earlier one, or the start of the generation,
+// does: a consumer that has written a name once writes one each time, so another program has
+// written this checkpoint. Earlier checkpoints up to the known version are not read again.
 func (l Log) checkAfter(ctx context.Context, last *messagestore.Message, at, start Checkpoint, known messagestore.Version) error {
 	const rule = "it does not name the message before its position, and one before it did"
 	switch {
@@ -142,7 +142,7 @@ func (l Log) checkAfter(ctx context.Context, last *messagestore.Message, at, sta
 	return nil
 }
 
-// CheckAfter is the check of a run that begins.
+// CheckAfter is the check at the start of a run.
 func (l Log) CheckAfter(ctx context.Context, last *messagestore.Message, at, start Checkpoint) error {
 	return l.checkAfter(ctx, last, at, start, messagestore.NoStream)
 }

@@ -17,30 +17,30 @@ var (
 	ErrPaused  = errors.New("the consumer is paused: an operator has to resume it")
 )
 
-// ErrEpoch ends a run whose store may have lost the writes of its handlers. The next run
-// goes on from the last checkpoint.
+// ErrEpoch ends a run if the store may have lost the writes of its handlers. The next run goes on
+// from the last checkpoint.
 var ErrEpoch = errors.New("the store has another epoch: messages since the last checkpoint are redelivered")
 
-// A FencedError names the stream that another process wrote to.
+// A FencedError names the stream to which another process wrote.
 type FencedError struct {
 	Stream   messagestore.StreamName // of checkpoints, or the ledger of generations
 	Expected messagestore.Version    // the last version that this process wrote or read
 	Actual   messagestore.Version    // the version that another process wrote since
 
-	// TakenOver says that the lease of the process was over, and others have its slots now.
+	// TakenOver says that the lease of the process was over, and that others have its slots now.
 	TakenOver bool
 
-	// Generation is that which has begun since, nil if none has, or if it is corrupt.
+	// Generation is the generation that has begun since, nil if there was none or it is corrupt.
 	Generation *Started
 }
 
-// StartsOver reports whether the process has a place in the group as it is now: its slots were
-// taken over, or an operator has reset the consumer.
+// StartsOver reports whether the process can join the group again: its slots were taken over, or an
+// operator has reset the consumer.
 func (e *FencedError) StartsOver() bool {
 	return e.TakenOver || e.Generation != nil
 }
 
-// Error names the reason, what to do, the stream and the versions.
+// Error names the reason, the next step, the stream and the versions.
 func (e *FencedError) Error() string {
 	reason, step := "another process wrote to it", "call CatchUp while no other process runs the consumer"
 	switch {
@@ -59,11 +59,11 @@ func (e *FencedError) Is(target error) bool { return target == ErrFenced }
 type AheadError struct {
 	Stream   messagestore.StreamName     // of checkpoints, or the ledger of generations
 	Position messagestore.GlobalPosition // the checkpoint, as this process knows it
-	Expected messagestore.Version        // of the stream: the last that this process wrote or read
+	Expected messagestore.Version        // of the stream: the last version that this process wrote or read
 	Actual   messagestore.Version        // of the stream
 
-	// Behind is the id of the last message before the position, and Found the id of the message now in
-	// its place. They are zero if not known, or not there.
+	// Behind is the id of the last message before the position. Found is the id of the message that
+	// is there now. They are zero if not known, or if the place is empty.
 	Behind uuid.UUID
 	Found  uuid.UUID
 }

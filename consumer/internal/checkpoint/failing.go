@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// MaxFailures is how many failures a checkpoint has.
+// MaxFailures is how many failures a checkpoint may have.
 const MaxFailures = 10
 
 // A Failure is a failing message: its handler has failed, and it is neither handled, skipped nor parked yet.
@@ -36,8 +36,8 @@ func NewFailure(m *messagestore.Message, err error, at time.Time) Failure {
 	}
 }
 
-// Failing is the failing messages of one run: the first to fail, at most [MaxFailures], and how many there
-// are in all.
+// Failing holds the failing messages of one run: the first ones to fail, at most [MaxFailures], and
+// their total count.
 type Failing struct {
 	First []Failure
 	Count int
@@ -53,8 +53,9 @@ func Oldest(all []Failure) []Failure {
 	return all[:min(len(all), MaxFailures)]
 }
 
-// decodeFailing returns the failures in a checkpoint. They are for operators alone: a checkpoint is none the worse
-// for a list of another form, which a later version or another client may write, and that reads as none.
+// decodeFailing returns the failures in a checkpoint. They are only for operators: if the list has
+// another form, which a later version or another client may write, it counts as empty, and the
+// checkpoint stays valid.
 func decodeFailing(list json.RawMessage) []Failure {
 	var all []Failure
 	if len(list) == 0 || json.Unmarshal(list, &all) != nil {
@@ -63,8 +64,8 @@ func decodeFailing(list json.RawMessage) []Failure {
 	return Oldest(all)
 }
 
-// DecodeFailing returns the failures that are stored with a checkpoint, and how many more messages are failing. A
-// message that is not a checkpoint has none.
+// DecodeFailing returns the failures stored with a checkpoint, and how many more messages are
+// failing. It returns no failures for a message that is not a checkpoint.
 func DecodeFailing(m *messagestore.Message) (all []Failure, more int) {
 	r, err := decodeRecorded(m)
 	if err != nil {
@@ -79,7 +80,7 @@ func DecodeFailing(m *messagestore.Message) (all []Failure, more int) {
 	return r.Failing, more
 }
 
-// failures returns the stored failures in the slots of a member.
+// failures returns the stored failures in a member's slots.
 func (g *Group) failures(id uuid.UUID) (of []Failure) {
 	held := g.Held(id)
 	for _, f := range g.Failing {
@@ -90,7 +91,7 @@ func (g *Group) failures(id uuid.UUID) (of []Failure) {
 	return of
 }
 
-// fails puts the failing messages of a member in place of the failures in its slots.
+// fails replaces the failures in a member's slots by its failing messages.
 func (g *Group) fails(id uuid.UUID, now Failing) {
 	held := g.Held(id)
 	others := slices.DeleteFunc(slices.Clone(g.Failing), func(f Failure) bool { return held.Has(f.Stream.GroupMember(Slots)) })

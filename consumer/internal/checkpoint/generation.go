@@ -11,8 +11,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Started starts a generation: where the consumer begins that has no checkpoint in it. Each generation has a
-// stream of checkpoints of its own, so a checkpoint from before a reset does not count.
+// Started starts a generation: it says where a consumer without a checkpoint in it begins. Each
+// generation has its own stream of checkpoints, so a checkpoint from before a reset does not count.
 type Started struct {
 	Start messagestore.GlobalPosition `json:"start"`
 
@@ -25,9 +25,9 @@ type Started struct {
 	// Paused says that an operator paused the consumer: its members take no messages.
 	Paused bool `json:"paused,omitempty"`
 
-	// Of is the number of the generation that goes on, and Began when that was started, in an entry
-	// that only begins or ends a pause. Such an entry has all else as the entry before it, since the
-	// last entry alone is read.
+	// Of and Began are set in an entry that only begins or ends a pause: Of is the number of the
+	// generation that goes on, and Began is when it was started. All other fields are the same as
+	// in the entry before, because only the last entry is read.
 	Of    *messagestore.Version `json:"of,omitempty"`
 	Began time.Time             `json:"began,omitzero"`
 }
@@ -35,23 +35,23 @@ type Started struct {
 // MessageType is Started.
 func (Started) MessageType() string { return "Started" }
 
-// A Generation is the state of the ledger, as its last entry has it.
+// A Generation is the state of the ledger after its last entry.
 type Generation struct {
 	Started
 	Version messagestore.Version // its number: the version of the entry that started it
 	Entry   messagestore.Version // of the last entry
 	At      time.Time            // when it began
-	Since   time.Time            // when the last entry was written: for a paused consumer, since when it is
-	First   bool                 // of a consumer that had none, and begun by this call
+	Since   time.Time            // when the last entry was written; if the consumer is paused, when that began
+	First   bool                 // this call began the consumer's first generation
 }
 
 // None reports whether the consumer has no generation: it has never started.
 func (g *Generation) None() bool { return g.Entry == messagestore.NoStream }
 
-// Begin is where a consumer begins that has no checkpoint in g.
+// Begin returns where a consumer without a checkpoint in g begins.
 func (g *Generation) Begin() Checkpoint { return Checkpoint{g.Start, g.After} }
 
-// start returns the current generation. It starts the first if there is none.
+// start returns the current generation. If there is none yet, it starts the first.
 func (l Log) start(ctx context.Context) (Generation, error) {
 	for {
 		current, err := l.Generation(ctx)
@@ -77,9 +77,9 @@ func (l Log) start(ctx context.Context) (Generation, error) {
 	}
 }
 
-// Pause begins a pause of the consumer, or ends it, and returns the generation that goes on. It reports
-// whether that changed anything: nothing is written if the consumer is as it is asked to be, or if there
-// is no generation.
+// Pause begins or ends a pause of the consumer, and returns the current generation. It reports
+// whether that changed anything: nothing is written if the consumer already is in that state, or if
+// there is no generation.
 func (l Log) Pause(ctx context.Context, paused bool) (current Generation, changed bool, err error) {
 	for {
 		current, err = l.Generation(ctx)

@@ -12,9 +12,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Slots is the number of slots of a category. A slot is the messages of the cardinal ids
-// with one remainder of their hash by Slots, which is a [messagestore.Filter] with GroupSize Slots. A
-// member of a consumer's group holds some slots, so at most so many members have work.
+// Slots is the number of slots of a category. A slot contains the messages with the same remainder
+// by Slots of their cardinal id's hash: a [messagestore.Filter] with GroupSize Slots. A member of a
+// consumer's group holds some slots, so at most this many members have work.
 const Slots = 32
 
 // A SlotSet has bit i for slot i.
@@ -29,8 +29,8 @@ func (s SlotSet) Len() int { return bits.OnesCount32(uint32(s)) }
 // Has reports whether a slot is in s.
 func (s SlotSet) Has(slot int) bool { return s&(1<<slot) != 0 }
 
-// Class returns the smallest part of the category that has all of s and that a store can
-// filter by, as the group size and the group member of a filter. Size 1 is all.
+// Class returns the smallest part of the category that includes all of s and by which a store can
+// filter, as the group size and the group member of a filter. Size 1 means all.
 func (s SlotSet) Class() (size, member int) {
 	for size = Slots; size > 1; size /= 2 {
 		var class SlotSet
@@ -45,8 +45,8 @@ func (s SlotSet) Class() (size, member int) {
 	return 1, 0
 }
 
-// Classes returns the group members of filters, by group size, that have s together: the whole if s is
-// one class, and otherwise each slot by itself.
+// Classes returns the group members of filters, by group size, that together cover s: a single one
+// if s is one class, and otherwise one for each slot.
 func (s SlotSet) Classes() map[int][]int {
 	if size, member := s.Class(); s.Len() == Slots/size {
 		return map[int][]int{size: {member}}
@@ -77,19 +77,21 @@ func (s SlotSet) some(n int, last bool) (some SlotSet) {
 
 var slotBits = bits.Len(Slots - 1)
 
-// A Group is the members of a consumer, and their slots. Each checkpoint has all of it, so the last message of the stream of checkpoints is the state of the group, and every
-// step of a member is an append at the version that it was decided on.
+// A Group has the members of a consumer, and their slots. Each checkpoint includes all of it, so
+// the last message of the stream of checkpoints is the state of the group, and every step of a
+// member is an append at the version that it was decided on.
 //
-// A member changes only its own part: it adds and removes itself, moves the positions of
-// its slots, frees them and takes free ones. And it removes a member whose lease is over, by
-// which that member's slots become free. So a member that finds itself in the state has the
-// slots that it took, at the positions that it wrote.
+// A member changes only its own part: it adds and removes itself, moves the positions of its slots,
+// frees them and takes free ones. It also removes a member after its lease has ended, which frees
+// that member's slots. So if a member finds itself in the state, it still has the slots that it
+// took, at the positions that it wrote.
 type Group struct {
 	By      uuid.UUID `json:"by"`      // the member that wrote the message
 	Members []Member  `json:"members"` // in the order in which they joined
 	Parts   []Part    `json:"parts"`   // all slots, each once
 
-	// Failing is stored beside the group: see [recorded]. A failure stays with its slot, whoever holds it.
+	// Failing is stored separately: see [recorded]. A failure stays with its slot, even if the slot
+	// moves to another member.
 	Failing []Failure `json:"-"`
 }
 
@@ -99,31 +101,32 @@ type Member struct {
 	Process string    `json:"process"` // for operators
 	Lease   int64     `json:"lease"`   // in milliseconds
 
-	// At is when the lease began to count last, by the store's clock. If it is missing, the
-	// lease counts from the time of the message.
+	// At is when the lease last started, by the store's clock. If it is missing, the lease starts
+	// at the time of the message.
 	At time.Time `json:"at,omitzero"`
 
-	// Resting says that the member does not extend its lease, because there is no other to
-	// take over. The first that joins has the lease count from then on.
+	// Resting says that the member does not extend its lease, because nobody could take over. When
+	// another member joins, the lease starts.
 	Resting bool `json:"resting,omitempty"`
 
-	// Whole says that the member handles the category in order, and so has all slots or none.
+	// Whole says that the member handles the category in order, so it has either all slots or none.
 	Whole bool `json:"whole,omitempty"`
 
-	// Failing is how many messages of the member are failing, stored ones included.
+	// Failing is how many of the member's messages are failing, including the stored ones.
 	Failing int `json:"failing,omitempty"`
 }
 
 // MaxLease is the longest lease of a member.
 const MaxLease = time.Hour
 
-// Patience returns how long the member may be silent: no longer than [MaxLease], whatever another writer wrote.
+// Patience returns how long the member may be silent. It is at most [MaxLease], even if another
+// writer wrote more.
 func (m *Member) Patience() time.Duration {
 	return time.Duration(min(m.Lease, MaxLease.Milliseconds())) * time.Millisecond
 }
 
-// Ends returns when the lease is over, in a message that was written at a time. It is never
-// over while the member rests.
+// Ends returns when the lease ends, if the message was written at the given time. The lease of a
+// resting member does not end.
 func (m *Member) Ends(written time.Time) (time.Time, bool) {
 	if m.At.IsZero() {
 		return written.Add(m.Patience()), !m.Resting
@@ -131,14 +134,14 @@ func (m *Member) Ends(written time.Time) (time.Time, bool) {
 	return m.At.Add(m.Patience()), !m.Resting
 }
 
-// A Part is slots that are at one position.
+// A Part is a set of slots at one position.
 type Part struct {
-	Holder uuid.UUID `json:"holder,omitzero"` // none if they are free
+	Holder uuid.UUID `json:"holder,omitzero"` // zero if they are free
 	Slots  SlotSet   `json:"slots"`
 	Checkpoint
 }
 
-// single returns the group that a checkpoint without one stands for: all slots are free.
+// single returns the group for a checkpoint without one: all slots are free.
 func single(at Checkpoint) Group { return Group{Parts: []Part{{Slots: AllSlots, Checkpoint: at}}} }
 
 func (g *Group) clone() Group {
@@ -160,7 +163,7 @@ func (g *Group) member(id uuid.UUID) *Member {
 	return nil
 }
 
-// Held returns the slots of a member. [uuid.Nil] holds the free slots.
+// Held returns the slots of a member. The free slots belong to [uuid.Nil].
 func (g *Group) Held(id uuid.UUID) (held SlotSet) {
 	for _, p := range g.Parts {
 		if p.Holder == id {
@@ -189,8 +192,8 @@ func (g *Group) begins(id uuid.UUID) Checkpoint {
 	return slices.MinFunc(parts, byPosition).Checkpoint
 }
 
-// share returns how many slots a member should have: all of them or none, if a member
-// handles the category in order, and otherwise as many as the others.
+// share returns how many slots a member should have: all or none if a member handles the category
+// in order, and otherwise about as many as each of the others.
 func (g *Group) share(id uuid.UUID) int {
 	i := slices.IndexFunc(g.Members, func(m Member) bool { return m.ID == id })
 	switch {
@@ -210,17 +213,17 @@ func (g *Group) share(id uuid.UUID) int {
 	return share
 }
 
-// unfair returns how many slots a member has above its share, or, below zero, how many free
+// unfair returns how many slots a member has above its share. A negative number says how many free
 // ones it should take.
 func (g *Group) unfair(id uuid.UUID) int {
 	surplus := g.Held(id).Len() - g.share(id)
 	return max(surplus, -g.Held(uuid.Nil).Len())
 }
 
-// begin begins the next message of a member, after a message that was written at a time: the leases of the
-// others count on, a lease that rests counts from now on, and a member whose lease is over is removed. The
-// member itself extends its lease, and rests if it is alone. A lease that began after now, since the
-// store's clock went back, counts from now on.
+// begin begins the next message of a member, after a message that was written at the given time.
+// The leases of the others continue, resting leases start now, and members are removed if their
+// leases are over. The member itself extends its lease, and rests if it is alone. A lease that
+// began after now, because the store's clock went back, starts now.
 func (g *Group) begin(by uuid.UUID, written, now time.Time) {
 	g.By = by
 	for _, m := range slices.Clone(g.Members) {
@@ -257,8 +260,8 @@ func (g *Group) remove(id uuid.UUID) {
 	g.join()
 }
 
-// settle frees the slots that a member has above its share, or takes free ones. No message
-// of them may be in flight.
+// settle frees the slots that a member has above its share, or takes free ones. No message of
+// theirs may be in flight.
 func (g *Group) settle(id uuid.UUID) {
 	switch n := g.unfair(id); {
 	case n > 0:
@@ -284,8 +287,8 @@ func (g *Group) move(slots SlotSet, to uuid.UUID) {
 	g.join()
 }
 
-// advance moves the slots of a member that are behind a position to it. A slot may be ahead, if
-// the member took it from a member that was further.
+// advance moves those slots of a member that are behind a position to that position. A slot may be
+// ahead, if the member took it from a member that was further.
 func (g *Group) advance(id uuid.UUID, to Checkpoint) {
 	for i := range g.Parts {
 		if p := &g.Parts[i]; p.Holder == id && p.Position < to.Position {
@@ -295,7 +298,7 @@ func (g *Group) advance(id uuid.UUID, to Checkpoint) {
 	g.join()
 }
 
-// join makes one part of those with one holder and one position.
+// join merges the parts with the same holder and position.
 func (g *Group) join() {
 	var parts []Part
 	for _, p := range g.Parts {
@@ -309,8 +312,8 @@ func (g *Group) join() {
 	g.Parts = parts
 }
 
-// body returns the message that stores g. A group without members, with all slots at one
-// position, is stored as a checkpoint alone.
+// body returns the message that stores g. A group without members, with all slots at one position,
+// is stored as a plain checkpoint.
 func (g *Group) body() recorded {
 	if len(g.Members) == 0 && len(g.Parts) == 1 {
 		return recorded{Checkpoint: g.Parts[0].Checkpoint, Failing: g.Failing}
@@ -318,7 +321,7 @@ func (g *Group) body() recorded {
 	return recorded{Checkpoint: g.Lowest(), Failing: g.Failing, Group: g}
 }
 
-// mistake returns the rule that a stored group breaks, "" for none.
+// mistake returns the rule that a stored group breaks, or "".
 func (g *Group) mistake(lowest messagestore.GlobalPosition) string {
 	var all SlotSet
 	for _, p := range g.Parts {

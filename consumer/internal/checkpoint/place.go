@@ -12,37 +12,39 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Place is where one run keeps its checkpoints. One goroutine at a time writes: the run's loop, or
-// a goroutine that the loop has started and waits for.
+// A Place is where one run stores its checkpoints. Only one goroutine at a time writes: the run's
+// loop, or a goroutine that the loop has started and waits for.
 type Place struct {
-	// Set when the place is found, and never changed: any goroutine reads them.
+	// Set when the place is found, and never changed: any goroutine may read them.
 	Stream     messagestore.StreamName
-	Mark       messagestore.Mark // of the message before the first checkpoint, zero if that is not known
+	Mark       messagestore.Mark // of the message before the first checkpoint, zero if not known
 	First      bool              // the consumer had no checkpoint before
-	Failing    []Failure         // in the part of the run, as they were found
+	Failing    []Failure         // in the run's part, as they were found
 	log        Log
 	generation messagestore.Version // its number
 	epoch      string               // of the store, before the checkpoint was read
 
-	// Any goroutine: it has a lock of its own.
+	// For any goroutine: it has its own lock.
 	ledger ledger
 
-	// The writer's: as this run has written, or met it.
+	// The writer's: the state that this run last wrote or read.
 	Checkpoint                      // the last one
 	version    messagestore.Version // of Stream
 	failing    Failing              // without a lease
 
-	// The writer's. A write of unknown outcome is repeated with its id before any other write:
-	// otherwise its success would look like another process.
+	// The writer's. A write with an unknown outcome is repeated with its id before any other write,
+	// because otherwise its success would look like another process's write.
 	unsettled *messagestore.Envelope
 
-	// The writer's: while unsettled is set, no error of the store takes the place of the unknown outcome.
+	// The writer's: while unsettled is set, another error of the store does not replace the unknown
+	// outcome.
 	outcome retry.Outcome
 
 	*seat // nil without a lease
 }
 
-// A ledger is what a run has seen of the consumer's ledger. It is safe for concurrent use.
+// A ledger is the state of the consumer's ledger that a run has seen. It is safe for concurrent
+// use.
 type ledger struct {
 	mu     sync.Mutex
 	entry  messagestore.Version // the last that was read
@@ -70,7 +72,8 @@ func (p *Place) Paused() bool {
 	return p.ledger.paused
 }
 
-// place returns a place in the current generation, without its checkpoint, and where the generation starts.
+// place returns a place in the current generation, without its checkpoint, and the start of the
+// generation.
 func (l Log) place(ctx context.Context, before messagestore.StreamName, read messagestore.Mark) (*Place, Checkpoint, error) {
 	p := &Place{log: l}
 	var err error
@@ -98,8 +101,8 @@ func (l Log) place(ctx context.Context, before messagestore.StreamName, read mes
 // Unsettled reports whether the outcome of the last write is not known.
 func (p *Place) Unsettled() bool { return p.unsettled != nil }
 
-// CheckGeneration returns a [*FencedError] if a later generation has started. It finds out whether the
-// consumer is paused.
+// CheckGeneration returns a [*FencedError] if a later generation has started. It also learns
+// whether the consumer is paused.
 func (p *Place) CheckGeneration(ctx context.Context) error {
 	known := p.ledger.last()
 	version, err := p.log.Version(ctx, p.log.Ledger())
@@ -109,8 +112,8 @@ func (p *Place) CheckGeneration(ctx context.Context) error {
 	return err
 }
 
-// catchUp reads the ledger, which has grown. It returns a [*FencedError] for a later generation, or the
-// error of a store that did not say: the run looks again.
+// catchUp reads the ledger after it has grown. It returns a [*FencedError] for a later generation,
+// or the error of a store that did not answer: then the run looks again.
 func (p *Place) catchUp(ctx context.Context, known, version messagestore.Version) error {
 	fenced := &FencedError{Stream: p.log.Ledger(), Expected: known, Actual: version}
 	switch now, err := p.log.Generation(ctx); {
@@ -135,8 +138,8 @@ func (p *Place) CheckEpoch(ctx context.Context) error {
 }
 
 // Check returns an error if the store has lost the message that was read last, if a later
-// generation has started, or if the epoch has changed. It uses only fields of p that never
-// change, and the ledger, so it may be called during a Write.
+// generation has started, or if the epoch has changed. It only uses fields of p that never change,
+// and the ledger, so it may be called during a Write.
 func (p *Place) Check(ctx context.Context, read messagestore.Mark) error {
 	if err := p.log.checkMark(ctx, p.Stream, read); err != nil {
 		return err
@@ -147,16 +150,16 @@ func (p *Place) Check(ctx context.Context, read messagestore.Mark) error {
 	return p.CheckEpoch(ctx)
 }
 
-// Write writes a checkpoint, with the failing messages, at the version that this run wrote or read last.
-// So of two processes without a lease the second to write is fenced. It writes nothing if the store has
-// lost the message that was read last, or has another epoch. A member of a group extends its lease with
-// it, or leaves.
+// Write writes a checkpoint, with the failing messages, at the version that this run last wrote or
+// read. So if two processes have no lease, the second to write is fenced. It writes nothing if the
+// store has lost the message that was read last, or has another epoch. A member of a group extends
+// its lease with the write, or leaves.
 func (p *Place) Write(ctx context.Context, at Checkpoint, failing Failing, read messagestore.Mark, leave bool) error {
 	return p.told(p.write(ctx, at, failing, read, leave))
 }
 
-// told returns an error of a write as it is to be told: one after a write of unknown outcome says so too, unless this
-// run is fenced, or has lost what it knew.
+// told returns the error of a write for the caller: after a write of unknown outcome every error
+// says so too, unless this run is fenced, or has lost its checkpoint.
 func (p *Place) told(err error) error { return p.outcome.Of(err, ErrFenced, ErrAhead, ErrEpoch) }
 
 func (p *Place) write(ctx context.Context, at Checkpoint, failing Failing, read messagestore.Mark, leave bool) error {
@@ -166,8 +169,8 @@ func (p *Place) write(ctx context.Context, at Checkpoint, failing Failing, read 
 	if err := p.CheckEpoch(ctx); err != nil {
 		return err
 	}
-	// The next write finds a reset that comes after this read. This write does not count then: it
-	// goes to the stream of the generation before.
+	// If a reset comes after this read, the next write finds it. This write then does not count,
+	// because it goes to the stream of the previous generation.
 	known := p.ledger.last()
 	entry, err := p.log.Version(ctx, p.log.Ledger())
 	switch {
@@ -184,8 +187,8 @@ func (p *Place) write(ctx context.Context, at Checkpoint, failing Failing, read 
 	return p.put(ctx, at, failing, leave)
 }
 
-// Put is Write by a run that ends and whose position has not moved: it asks the store nothing, and writes at the
-// version that this run knows.
+// Put is Write for a run that ends at an unchanged position: it does not read from the store, and
+// writes at the version that this run knows.
 func (p *Place) Put(ctx context.Context, at Checkpoint, failing Failing, leave bool) error {
 	return p.told(p.put(ctx, at, failing, leave))
 }
@@ -209,8 +212,9 @@ func (p *Place) put(ctx context.Context, at Checkpoint, failing Failing, leave b
 	return nil
 }
 
-// append appends a message to the stream of checkpoints at the version that this run knows,
-// and returns it. A write of unknown outcome goes again, in place of the next.
+// append appends a message to the stream of checkpoints at the version that this run knows, and
+// returns it. If the last write had an unknown outcome, append repeats that one instead of the
+// next.
 func (p *Place) append(ctx context.Context, next func() recorded) (recorded, messagestore.Written, error) {
 	if p.unsettled == nil {
 		id, err := uuid.NewV7()

@@ -10,15 +10,15 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A store that was restored, or failed over to a standby that was behind, gives out the
-// positions of the messages that it lost again. So a consumer keeps the mark of the last
-// message before its position, and checks that the store still has it: with each read,
-// before it writes a checkpoint, and when it starts.
+// A store that was restored, or failed over to a standby that was behind, assigns the positions of
+// the lost messages again. So a consumer keeps the mark of the last message before its position,
+// and checks that the store still has it: with each read, before it writes a checkpoint, and when
+// it starts.
 
-// Recall returns the mark of the last message before a checkpoint, or an [*AheadError] if
-// the store has lost it. Any position but 0 comes right after a message that was read, so
-// from its place on there is at least that message, and it has the stored id if there is
-// one. The mark is zero if the message was removed.
+// Recall returns the mark of the last message before a checkpoint, or an [*AheadError] if the store
+// has lost it. Any position except 0 directly follows a message that was read, so the store must
+// have at least that message from its place on, with the stored id if there is one. The mark is
+// zero if the message was removed.
 func (l Log) Recall(ctx context.Context, stream messagestore.StreamName, at Checkpoint) (messagestore.Mark, error) {
 	if at.Position == 0 {
 		return messagestore.Mark{}, nil
@@ -45,8 +45,8 @@ func Keep(mark messagestore.Mark) messagestore.Mark {
 	return mark
 }
 
-// CheckMark returns an [*AheadError] if the store has lost the marked message. A zero mark
-// is never lost.
+// CheckMark returns an [*AheadError] if the store has lost the marked message. A zero mark is never
+// lost.
 func (p *Place) CheckMark(ctx context.Context, mark messagestore.Mark) error {
 	return p.log.checkMark(ctx, p.Stream, mark)
 }
@@ -62,8 +62,8 @@ func (l Log) checkMark(ctx context.Context, stream messagestore.StreamName, mark
 	return l.judge(ctx, stream, mark, page.First)
 }
 
-// Judge is CheckMark after a read from the marked message's place on, whose first message
-// is given.
+// Judge is CheckMark after a read that started at the marked message's place: first is the first
+// message of that read.
 func (p *Place) Judge(ctx context.Context, mark, first messagestore.Mark) error {
 	return p.log.judge(ctx, p.Stream, mark, first)
 }
@@ -77,8 +77,8 @@ func (l Log) judge(ctx context.Context, stream messagestore.StreamName, mark, fi
 		ahead.Found = first.ID
 		return ahead
 	}
-	// The message was lost or removed. A removal leaves the version of its stream as it
-	// was, and no message in its place: the stream has only later ones, at least one.
+	// The message was lost or removed. A removal does not change the version of the stream and
+	// leaves the message's place empty: the stream has at least one later message.
 	if mark.Stream.Validate() != nil {
 		return nil // a stream of another client, with a name that cannot be read
 	}
@@ -98,8 +98,8 @@ func (l Log) judge(ctx context.Context, stream messagestore.StreamName, mark, fi
 	return ahead
 }
 
-// epoch returns the store's epoch, "" if it has none. In another epoch the writes of the
-// handlers may be lost, although the store has all messages that the consumer has read.
+// epoch returns the store's epoch, or "". In another epoch the writes of the handlers may be lost,
+// even if the store has all messages that the consumer has read.
 func (l Log) epoch(ctx context.Context) (string, error) {
 	if s, ok := l.Store.(interface {
 		Epoch(ctx context.Context) (string, error)

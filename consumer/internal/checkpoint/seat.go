@@ -11,10 +11,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A seat is the place of a member in its group: the state that it met or wrote last.
+// A seat is the place of a member in its group: the state that it last read or wrote.
 type seat struct {
-	// Set before the run, and never changed: any goroutine reads them. The run handles these slots,
-	// from the position where each begins; they are taken before it, and given up after it.
+	// Set before the run, and never changed: any goroutine may read them. The run handles these
+	// slots, each from its own position on; the member takes them before the run, and gives them up
+	// after it.
 	me     Member
 	slots  SlotSet
 	begins [Slots]messagestore.GlobalPosition
@@ -29,33 +30,36 @@ type seat struct {
 	seen    time.Time // group was the last state then or later, by the same clock
 }
 
-// A reading of the store's clock is a time of it, and when it was surely reached here.
+// A reading of the store's clock has a time of that clock, and a local time at which it had
+// certainly been reached.
 type reading struct{ store, here time.Time }
 
-// now is a time that the store's clock has reached, as far as both clocks are as fast.
+// now returns a time that the store's clock has reached, provided that both clocks run at the same
+// rate.
 func (r reading) now(here time.Time) time.Time { return r.store.Add(here.Sub(r.here)) }
 
-// read takes in a time that the store's clock has reached.
+// read records a time that the store's clock has reached.
 func (s *seat) read(store time.Time) {
 	if here := time.Now(); s.clock.store.IsZero() || s.clock.now(here).Before(store) {
 		s.clock = reading{store, here}
 	}
 }
 
-// set takes in a time that the store's clock had just now: it may have gone back.
+// set records the current time of the store's clock, which may have gone back.
 func (s *seat) set(store time.Time) { s.clock = reading{store, time.Now()} }
 
-// Join takes a seat in the group for a member, or takes it again between two runs: it frees
-// the slots above the member's share, or takes free ones up to it. No message of its slots may
-// be in flight.
+// Join takes a seat in the group for a member, or takes it again between two runs: it frees the
+// slots above the member's share, or takes free ones up to it. No message of its slots may be in
+// flight.
 //
-// A guest takes a seat only if the group has members. Otherwise it goes on without a lease,
-// and the next member that joins fences it. It is refused with [ErrPaused] while the consumer is paused:
-// the members keep their slots then, and it would wait for them.
+// A guest takes a seat only if the group has members. Otherwise it goes on without a lease, and the
+// next member that joins fences it. While the consumer is paused, a guest gets [ErrPaused]: the
+// members keep their slots then, and it would wait for them.
 //
-// Before is where a run before this one had checkpointed, and read the last message that
-// it had read; they are zero if there was none. That run may have looked for the message
-// before the store was rolled back, and for the epoch after that. Each call of the store has a timeout of its own.
+// The argument before is the checkpoint stream of a previous run, and read is the last message that
+// it had read; both are zero without a previous run. That run may have looked for the message
+// before the store was rolled back, and for the epoch after that. Each call of the store has its
+// own timeout.
 func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestore.StreamName, read messagestore.Mark) (*Place, error) {
 	p, start, err := l.place(ctx, before, read)
 	if err != nil {
@@ -111,7 +115,7 @@ func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestor
 	return p, err
 }
 
-// ask asks for the time of the store's clock.
+// ask reads the time of the store's clock.
 func (p *Place) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
@@ -122,7 +126,7 @@ func (p *Place) ask(ctx context.Context) error {
 	return err
 }
 
-// meet reads the state. Start is where the generation starts.
+// meet reads the state. Start is where the generation begins.
 func (p *Place) meet(ctx context.Context, start Checkpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
@@ -148,7 +152,7 @@ func (p *Place) meet(ctx context.Context, start Checkpoint) error {
 	return nil
 }
 
-// took keeps the state as the member has written it.
+// took stores the state that the member has written.
 func (p *Place) took(body recorded, written messagestore.Written, sent time.Time) {
 	p.group = single(body.Checkpoint)
 	p.group.Failing = body.Failing
@@ -159,7 +163,7 @@ func (p *Place) took(body recorded, written messagestore.Written, sent time.Time
 	p.set(written.Time)
 }
 
-// sit notes which slots the run handles from where.
+// sit records which slots the run handles, and from where.
 func (p *Place) sit() {
 	p.Checkpoint = p.group.begins(p.me.ID)
 	p.slots = p.group.Held(p.me.ID)
@@ -177,13 +181,13 @@ func (p *Place) sit() {
 // Ready reports whether there is something to handle: the member has slots.
 func (p *Place) Ready() bool { return p.seat == nil || p.slots != 0 }
 
-// Member returns the id of the member that has the place, for a place that is leased.
+// Member returns the id of the member that has the place. The place must be leased.
 func (p *Place) Member() uuid.UUID { return p.me.ID }
 
-// SlotCount returns how many slots the member has, for a place that is leased.
+// SlotCount returns how many slots the member has. The place must be leased.
 func (p *Place) SlotCount() int { return p.slots.Len() }
 
-// Leased reports whether the place is a member's of a group.
+// Leased reports whether the place belongs to a member of a group.
 func (p *Place) Leased() bool { return p.seat != nil }
 
 // Class returns the filter for the store's reads: see [SlotSet.Class].
@@ -197,8 +201,8 @@ func (p *Place) Class() (size, member int) {
 	return size, member
 }
 
-// Mine reports whether a message that the store did not filter out is the run's: its slot is,
-// and the member that had the slot before has not finished it.
+// Mine reports whether the run handles a message that the store returned: the run has its slot, and
+// the slot's previous member has not finished it.
 func (p *Place) Mine(stream messagestore.StreamName, at messagestore.GlobalPosition) bool {
 	if p.seat == nil || p.slots == AllSlots && at >= p.ahead {
 		return true
@@ -220,8 +224,8 @@ func (p *Place) MySlot(stream messagestore.StreamName) bool {
 	return p.seat == nil || p.slots.Has(stream.GroupMember(Slots))
 }
 
-// Leave frees the member's slots, where they are, and gives up its seat, if it has one. The member
-// may have taken slots since that this place does not have.
+// Leave frees the member's slots at their positions, and gives up its seat, if it has one. The
+// member may have taken more slots since this place was found.
 func (p *Place) Leave(ctx context.Context) error {
 	if p.seat == nil {
 		return nil
@@ -229,10 +233,9 @@ func (p *Place) Leave(ctx context.Context) error {
 	return p.step(ctx, Checkpoint{}, nil, true)
 }
 
-// step appends the next state of the group: the member is at a position, and its lease counts
-// anew, or it leaves. A state that another member has written since is
-// met, and the step goes again from there: as long as the member is in it, its slots and their
-// positions are as it left them.
+// step appends the next state of the group: the member is at a position and its lease starts again,
+// or it leaves. If another member has written a state since, step reads it and tries again: as long
+// as the member is in that state, its slots and their positions are unchanged.
 func (p *Place) step(ctx context.Context, at Checkpoint, failing *Failing, leave bool) error {
 	for p.group.member(p.me.ID) != nil {
 		again := p.unsettled != nil
@@ -270,7 +273,7 @@ func (p *Place) step(ctx context.Context, at Checkpoint, failing *Failing, leave
 	return nil // it has left
 }
 
-// remeet reads the state that another member has written. It returns a [*FencedError] if this
+// remeet reads the state after another member has written. It returns a [*FencedError] if this
 // member is not in it.
 func (p *Place) remeet(ctx context.Context) error {
 	known := p.version
@@ -286,8 +289,8 @@ func (p *Place) remeet(ctx context.Context) error {
 	return err
 }
 
-// Look reads the state, which another member may have written, and whether an operator has reset
-// the consumer. A write of unknown outcome has to go first.
+// Look reads the state, which another member may have written, and checks whether an operator has
+// reset the consumer. It does nothing while a write has an unknown outcome.
 func (p *Place) Look(ctx context.Context) error {
 	if p.unsettled != nil {
 		return nil
@@ -301,8 +304,8 @@ func (p *Place) Look(ctx context.Context) error {
 	return p.remeet(ctx)
 }
 
-// Meet reads the state. If the store went back, the error tells of the message that was read last, where that is lost too. A
-// write of unknown outcome has to go first.
+// Meet reads the state. If the store went back and the message that was read last is lost too, the
+// error is about that message. It does nothing while a write has an unknown outcome.
 func (p *Place) Meet(ctx context.Context, read messagestore.Mark) error {
 	if p.unsettled != nil {
 		return nil
@@ -316,11 +319,11 @@ func (p *Place) Meet(ctx context.Context, read messagestore.Mark) error {
 	return err
 }
 
-// A View is the group as the run's loop needs it.
+// A View is the state of the group for the run's loop.
 type View struct {
 	Unfair    bool      // the member has to give slots up, or can take free ones
-	Extend    time.Time // when the lease is to be extended, zero for not
-	Look      time.Time // when the state is to be met again before a message is begun, zero for not: another may have joined
+	Extend    time.Time // when to extend the lease, zero for never
+	Look      time.Time // when to read the state again before a message begins, because another member may have joined; zero for never
 	Over      time.Time // when the lease may be over
 	Gone      time.Time // when the lease of another member may be over, zero for none
 	Written   messagestore.GlobalPosition
@@ -328,7 +331,7 @@ type View struct {
 	Positions messagestore.StreamName
 }
 
-// View returns the group as it is known at a time. The times are of the process's clock.
+// View returns the state of the group at a time. The times are of the process's clock.
 func (p *Place) View(here time.Time) (v View) {
 	if p.seat == nil {
 		return v
@@ -358,7 +361,7 @@ func (p *Place) View(here time.Time) (v View) {
 	return v
 }
 
-// Next returns when the member is to write next, zero for never.
+// Next returns when the member has to write next, zero for never.
 func (v View) Next() (at time.Time) {
 	for _, t := range []time.Time{v.Extend, v.Gone} {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {

@@ -2,6 +2,6 @@ package checkpoint
 
 import "github.com/dibs-go/dibs/messagestore"
 
-// Version returns the version of the stream as this run knows it. It belongs to the goroutine that
-// writes.
+// Version returns the version of the stream that this run knows. Only the goroutine that writes may
+// call it.
 func (p *Place) Version() messagestore.Version { return p.version }

@@ -1,9 +1,9 @@
-// Package lanes dispatches items to workers by key: items of one key form a lane, and are
-// worked on one after the other, in order. Items of other lanes do not wait for them.
+// Package lanes dispatches items to workers by key: items with one key form a lane, and are worked
+// on one after the other, in order. Items of other lanes do not wait for them.
 //
-// The owner of the lanes adds items, calls [Lanes.Dispatch] when something may have become
-// due, and decides about the items that a worker could not finish. Workers take items by
-// themselves, so an item that is finished costs the owner nothing.
+// The owner of the lanes adds items, calls [Lanes.Dispatch] when something may have become due, and
+// decides about the items that a worker could not finish. Workers take items without the owner, so
+// an item that is finished costs the owner nothing.
 package lanes
 
 import (
@@ -31,7 +31,7 @@ type Config[T any] struct {
 	// Workers is how many items may be in flight.
 	Workers int
 
-	// Key returns the lane of a value. Nil makes one lane of all.
+	// Key returns the lane of a value. A nil Key puts all values into one lane.
 	Key func(*T) string
 
 	// Work is called by a worker, and reports whether the item is finished. If not, the
@@ -39,8 +39,8 @@ type Config[T any] struct {
 	// goroutine, which means false: a new goroutine takes the worker's place.
 	Work func(ctx context.Context, it *Item[T]) (finished bool)
 
-	// Wake tells the owner that the workers run out of items, or that the lanes are
-	// stopped or paused and nothing is in flight. It must not block, nor call the lanes.
+	// Wake tells the owner that the workers run out of items, or that the lanes are stopped or
+	// paused and nothing is in flight. It must not block, nor call the lanes.
 	Wake func()
 }
 
@@ -104,8 +104,8 @@ func (l *Lanes[T]) Limit(limit int64) {
 	l.limit = limit
 }
 
-// Dispatch gives the items that are ready or due to workers. A worker calls Work with work,
-// and takes no further item once told is done.
+// Dispatch gives the items that are ready or due to workers. A worker calls Work with the context
+// work, and takes no further item once the context told is done.
 func (l *Lanes[T]) Dispatch(told, work context.Context, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,15 +153,16 @@ func (l *Lanes[T]) Retry(it *Item[T], due time.Time) {
 	heap.Push(&l.waiting, it)
 }
 
-// Drop leaves an item that Work did not finish as it is. Its lane stays closed.
+// Drop ends the flight of an item that Work did not finish, without finishing it. Its lane stays
+// closed.
 func (l *Lanes[T]) Drop(it *Item[T]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.release(it)
 }
 
-// release takes an item out of flight. A worker may still have it, if Work has told the
-// owner of it and not yet returned.
+// release takes an item out of flight. A worker may still have it, if Work has reported it to the
+// owner and not yet returned.
 func (l *Lanes[T]) release(it *Item[T]) {
 	delete(l.kept, it)
 	l.inFlight--
@@ -199,8 +200,8 @@ func (l *Lanes[T]) NextDue() (due time.Time, ok bool) {
 	return l.waiting.items[0].due, true
 }
 
-// Enough reports whether there is an item for each worker to take next. If there is, the
-// owner is woken when there no longer is.
+// Enough reports whether each worker has an item to take next. If so, the owner is woken when that
+// changes.
 func (l *Lanes[T]) Enough() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,13 +264,12 @@ func (l *Lanes[T]) Pause(paused bool) {
 // Wait waits for the workers to end, after Stop.
 func (l *Lanes[T]) Wait() { l.wg.Wait() }
 
-// A worker works on one item after the other, each as soon as it has finished the one
-// before. It lives until the lanes are stopped, in one goroutine after the other if Work
-// ends them.
+// A worker works on one item after the other, each as soon as it has finished the previous one. It
+// lives until the lanes are stopped, in several goroutines if Work ends them.
 type worker[T any] struct {
 	*Lanes[T]
 	busy bool     // in Work
-	item *Item[T] // nil also if the owner has decided on it
+	item *Item[T] // nil also if the owner has decided about it
 }
 
 func (w *worker[T]) serve(told, work context.Context) {

@@ -30,13 +30,14 @@ func (c Consumer) Checkpoints(generation messagestore.Version) messagestore.Stre
 	return c.Ledger().With(strconv.FormatInt(int64(generation), 10))
 }
 
-// Parked returns the queue of the consumer's parked messages. A queue's name is unique in a store, and has no plus sign.
+// Parked returns the queue of the consumer's parked messages. A queue's name is unique in a store,
+// and contains no plus sign.
 func (c Consumer) Parked() queuing.Queue {
 	category := strings.NewReplacer("%", "%25", "+", "%2B").Replace(string(c.Category))
 	return queuing.Queue{Name: category + ":parked:" + c.Name, Category: c.Category}
 }
 
-// ByOperator begins the error of a message that was parked because an operator had asked for it.
+// ByOperator begins the error of a message that was parked at an operator's request.
 const ByOperator = "parked by an operator: "
 
 // Positions returns the category in which the consumers of category keep their positions.
@@ -49,8 +50,8 @@ func (c Consumer) Wrap(err error) error {
 	return fmt.Errorf("consumer %s of %s: %w", Shown(c.Name), Shown(string(c.Category)), err)
 }
 
-// Shown returns the name of a consumer or a category as errors show it: as it is, or quoted and shortened if it is not
-// a valid one.
+// Shown returns the name of a consumer or a category for errors: unchanged if it is valid,
+// otherwise quoted and shortened.
 func Shown(name string) string {
 	if messagestore.Category(name).Validate() == nil {
 		return name
@@ -80,7 +81,7 @@ func (c Consumer) nameRule() string {
 	if strings.ContainsAny(c.Name, "-+:") {
 		return "it holds a dash, plus sign or colon"
 	}
-	// A name without those characters follows the rules of a category.
+	// A name without those characters follows the rules for a category.
 	if err := messagestore.Category(c.Name).Validate(); err != nil {
 		if wrong, ok := errors.AsType[*messagestore.InvalidError](err); ok {
 			return strings.Replace(wrong.Rule, "the category holds", "it holds", 1)
@@ -90,7 +91,8 @@ func (c Consumer) nameRule() string {
 	return ""
 }
 
-// roomRule returns that the streams of the consumer, or the queue of its parked messages, have no room, or "".
+// roomRule returns a rule if the consumer's streams, or the queue of its parked messages, would
+// have names that are too long, and otherwise "".
 func (c Consumer) roomRule() string {
 	if n := max(len(c.Checkpoints(math.MaxInt64)), len(c.Parked().Name)) - text.MaxNameBytes; n > 0 {
 		return fmt.Sprintf("%d bytes too long for the streams of category %s that are named after it", n, c.Category)
