@@ -30,8 +30,8 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return written, err
 }
 
-// appendEither writes appends, together with other writes if it may. If it meets another version,
-// that is the answer to a caller of TryAppend, and an error to another.
+// appendEither writes appends, together with other writes if possible. With meet, which TryAppend
+// sets, a version conflict is an answer; else it is an error.
 func (d *Driver) appendEither(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Conflict, error) {
 	if d.inGroup(ctx, appends) {
 		return d.appendInGroup(ctx, appends, meet)
@@ -41,14 +41,13 @@ func (d *Driver) appendEither(ctx context.Context, appends []messagestore.Append
 
 func always() bool { return true }
 
-// appendAll writes with the category's fences as they were when the caller came, if the caller
-// wants it when there is a connection. If they have been raised, it goes on with the new fences
-// for as long as the caller waits: where the caller is gone, the fence may have been raised to
-// stop this write.
+// appendAll writes with the fences that the driver knew when the caller came. It asks wanted once
+// it has a connection. If a fence has been raised, it tries again with the new fences while the
+// caller waits: once the caller is gone, the fence may have been raised to stop this write.
 func (d *Driver) appendAll(
 	ctx context.Context, appends []messagestore.Append, fences []int64, meet bool, wanted func() bool,
 ) ([]messagestore.Written, *messagestore.Conflict, error) {
-	// A transaction of the caller's is tried once: its earlier statements would have to be
+	// In a caller's transaction there is one attempt: its earlier statements would have to be
 	// repeated too.
 	const attempts = 5
 
@@ -60,7 +59,7 @@ func (d *Driver) appendAll(
 				return errUnwanted
 			}
 			if own = !d.link.InTransaction(db); !own {
-				fences = nil // it cannot commit once its caller is gone
+				fences = nil // a write whose transaction is cancelled by its caller cannot commit
 			}
 			call := func() (err error) {
 				answers, err = d.call(ctx, db, appends, fences, meet, !own)
@@ -79,7 +78,7 @@ func (d *Driver) appendAll(
 		})
 		switch {
 		case err == nil && d.fences.raised(answers):
-			fences = d.fences.of(appends) // before its caller is asked
+			fences = d.fences.of(appends) // taken before wanted is called
 			if !wanted() {
 				return nil, nil, errUnwanted
 			}
@@ -97,7 +96,7 @@ func (d *Driver) appendAll(
 	}
 }
 
-// An answer is a row that the function append returns.
+// An answer is a row of the function append.
 type answer struct {
 	outcome        string
 	stream         string
@@ -105,13 +104,13 @@ type answer struct {
 	globalPosition messagestore.GlobalPosition
 	id             uuid.UUID
 	time           time.Time
-	met            *messagestore.Message // its type, data and metadata, of the outcome met; nil for none
+	met            *messagestore.Message // type, data and metadata of the message found, for the outcome met; else nil
 	metAt          time.Time
 }
 
-// call has the database write. What is to one stream, as most writes are, goes by a function of
-// its own. It fails for an id that is there already, and a transaction does not survive
-// that: in one it is not asked. Nor does it say in which stream such an id is: append does.
+// call writes. Most writes are to one stream, and there is a faster SQL function for them. That
+// function fails if an id exists already, which would abort a transaction, so call does not use it
+// in one. It also does not say in which stream the id is, so call then asks append.
 func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64, meet, shared bool) ([]answer, error) {
 	if conn := pglink.Conn(db); conn != nil && isOneStream(appends) && !d.link.InTransaction(db) {
 		call := d.callSeveral
@@ -150,8 +149,8 @@ func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append,
 	return answers, rows.Err()
 }
 
-// callAtReadCommitted has the database write in a transaction of that level. Where another is the
-// default, nothing is met.
+// callAtReadCommitted writes in a transaction at READ COMMITTED. If the user's default is a higher
+// level, the function append cannot report the messages that it found.
 func (d *Driver) callAtReadCommitted(ctx context.Context, db DB, appends []messagestore.Append, fences []int64) ([]answer, error) {
 	tx, err := pglink.Begin(ctx, db)
 	if err != nil {
@@ -165,13 +164,13 @@ func (d *Driver) callAtReadCommitted(ctx context.Context, db DB, appends []messa
 	return answers, tx.Commit(ctx)
 }
 
-// isOneStream reports whether a write is of messages to one stream, on no condition but its
+// isOneStream reports whether a write has messages, all to one stream, with no condition but the
 // version.
 func isOneStream(appends []messagestore.Append) bool {
 	return len(appends) == 1 && len(appends[0].Records) > 0 && !appends[0].Conditional()
 }
 
-// finite returns the time; for null and for infinity it returns the zero time.
+// finite returns the time, or the zero time for null and infinity.
 func finite(t pgtype.Timestamptz) time.Time {
 	if !t.Valid || t.InfinityModifier != pgtype.Finite {
 		return time.Time{}
@@ -179,8 +178,8 @@ func finite(t pgtype.Timestamptz) time.Time {
 	return t.Time.UTC().Truncate(time.Microsecond)
 }
 
-// appendArguments lays appends out as the arrays that the function takes. Their
-// types are such that every way pgx has to send them means the same.
+// appendArguments returns appends as the arrays that the function takes. Their types mean the same
+// in every mode in which pgx can send them.
 func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, meet, shared bool) []any {
 	n := 0
 	for _, a := range appends {
@@ -200,7 +199,7 @@ func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, 
 	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify, meet, past(appends), after(appends), shared}
 }
 
-// textOrNull is null for nothing.
+// textOrNull returns nil, which is null, for empty raw.
 func textOrNull(raw []byte) *string {
 	if len(raw) == 0 {
 		return nil
@@ -209,7 +208,7 @@ func textOrNull(raw []byte) *string {
 	return &s
 }
 
-// past returns the types that may have come to each stream, as JSON; nil if there are none.
+// past returns the types that may have been written to each stream, as JSON, or nil.
 func past(appends []messagestore.Append) *string {
 	if !slices.ContainsFunc(appends, func(a messagestore.Append) bool { return len(a.Past) > 0 }) {
 		return nil
@@ -224,7 +223,7 @@ func past(appends []messagestore.Append) *string {
 	return textOrNull(raw)
 }
 
-// after returns the ids of the messages at the expected versions; nil if none is named.
+// after returns the ids of the messages at the expected versions, or nil if no append names one.
 func after(appends []messagestore.Append) []pgtype.UUID {
 	if !slices.ContainsFunc(appends, func(a messagestore.Append) bool { return a.After != uuid.Nil }) {
 		return nil

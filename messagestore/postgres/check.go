@@ -18,9 +18,9 @@ var (
 	writingFunctions = append([]string{"append", "append_each", "append_one", "append_shared", "find_messages"}, readingFunctions...)
 )
 
-// Check implements [messagestore.Driver]. It checks the settings, the role of the server
-// and the schema's version anew on one connection, and then the rights of the user. A server or
-// user whose transactions are read-only is refused for writing with [ErrUnsafeSettings].
+// Check implements [messagestore.Driver]. On one connection it checks again the server's settings
+// and role and the schema's version, and then the rights of the user. If transactions of the server
+// or the user are read-only, a check for writing returns [ErrUnsafeSettings].
 func (d *Driver) Check(ctx context.Context, write bool) error {
 	functions := readingFunctions
 	if write {
@@ -41,7 +41,7 @@ func (d *Driver) Check(ctx context.Context, write bool) error {
 	})
 }
 
-// withAnew is with on a connection whose server is checked again.
+// withAnew is like with, but checks the connection's server again.
 func (d *Driver) withAnew(ctx context.Context, f func(db DB) error) error {
 	return d.with(ctx, func(db DB) error {
 		if err := d.link.CheckAnew(ctx, db); err != nil {

@@ -17,15 +17,15 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// An eachAnswer is the row that the function append_each returns.
+// An eachAnswer is the row of the function append_each.
 type eachAnswer struct {
 	outcomes        string
 	versions        []int64
 	globalPositions []int64
 	times           []time.Time // of the messages at these positions
 
-	// The last messages, by the stream, of the writes of TryAppend that conflict; nil for
-	// a stream without messages.
+	// The last messages of the streams of TryAppend's writes that conflict; nil for a stream
+	// without messages.
 	met   []*messagestore.Message
 	metAt time.Time
 }
@@ -51,11 +51,11 @@ func (d *Driver) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) 
 	return a, a.check(group)
 }
 
-// encoders are used again: a group's parameters are as large as its messages, and pgx
-// has copied them when it has sent them.
+// encoders are reused: a group's parameters are as large as its messages, and pgx has copied them
+// once they are sent.
 var encoders = sync.Pool{New: func() any { return &pglink.Encoder{} }}
 
-// maxKept bounds the encoders that are kept for the next group.
+// maxKept is the size up to which an encoder is kept for the next group.
 const maxKept = 512 << 10
 
 func keep(e *pglink.Encoder) {
@@ -64,17 +64,17 @@ func keep(e *pglink.Encoder) {
 	}
 }
 
-// A room is a message of no bytes: when it is sent, pgx's buffer grows so that as many fit
-// in. It would else be doubled until they do, and that anew for each group.
+// A room is a message without bytes. Sending it grows pgx's buffer by that many bytes at once;
+// otherwise the buffer would be doubled until the group fits, again for each group.
 type room int
 
 // Encode grows dst, with room for the rest of the message.
 func (r room) Encode(dst []byte) ([]byte, error) { return slices.Grow(dst, int(r)+1024), nil }
 
-// Decode is for the other side, which never sees it.
+// Decode does nothing: nobody receives a room.
 func (room) Decode([]byte) error { return nil }
 
-// Frontend says whose message it is.
+// Frontend marks a message of the client.
 func (room) Frontend() {}
 
 func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
@@ -94,7 +94,7 @@ func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 			}
 		}
 	}
-	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 + 5 + 5 // bytes that are not text, for a write of one message
+	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 + 5 + 5 // for a write of one message, the bytes that are not text
 	e.Reset(size + most*(n+messages) + 11*20)
 
 	addWrites(e, writes...)
@@ -132,8 +132,8 @@ func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 	return parameters
 }
 
-// addWrites adds lists with a value a write: the streams, the expected versions, and how many
-// records each has.
+// addWrites adds lists with one value per write: the streams, the expected versions, and the
+// numbers of records.
 func addWrites(e *pglink.Encoder, writes ...*messagestore.Append) {
 	e.Array(pgtype.TextOID, len(writes))
 	for _, w := range writes {
@@ -149,7 +149,7 @@ func addWrites(e *pglink.Encoder, writes ...*messagestore.Append) {
 	}
 }
 
-// addRecords adds lists with a value a record: the ids, the types, the data and the metadata.
+// addRecords adds lists with one value per record: the ids, the types, the data and the metadata.
 func addRecords(e *pglink.Encoder, writes ...*messagestore.Append) {
 	n := 0
 	for _, w := range writes {
@@ -210,7 +210,7 @@ func readTimes(column []byte) ([]time.Time, error) {
 	return times, nil
 }
 
-// The columns of the messages that a group met, each a list.
+// The columns, each a list, of the messages that a group's conflicting writes found.
 var metOIDs = [...]uint32{
 	pgtype.Int8OID, pgtype.Int8OID, pgtype.UUIDOID, pgtype.TimestamptzOID, pgtype.TextOID, pgtype.JSONOID, pgtype.JSONOID,
 }
@@ -252,7 +252,7 @@ func readMet(columns [][]byte) ([]*messagestore.Message, error) {
 	return all, nil
 }
 
-// check reports an answer that is none.
+// check returns an error if the answer is malformed.
 func (a eachAnswer) check(group []*ticket) error {
 	writes, written, met := 0, 0, 0
 	for _, t := range group {
@@ -278,8 +278,8 @@ func (a eachAnswer) check(group []*ticket) error {
 	return nil
 }
 
-// next takes the outcome of the next write of the group, and the versions of its streams. Its parts
-// have one outcome, except parts that were written before.
+// next consumes the outcome of the group's next write and the versions of its streams. All parts of
+// a write have one outcome, except parts that were written before.
 func (a *eachAnswer) next(t *ticket) (outcome byte, versions []int64) {
 	n := len(t.appends)
 	outcome, versions = a.outcomes[0], a.versions[:n]
@@ -294,7 +294,7 @@ func (a *eachAnswer) next(t *ticket) (outcome byte, versions []int64) {
 	return outcome, versions
 }
 
-// written takes what was written of t.
+// written consumes the result of t, which was written.
 func (a *eachAnswer) written(t *ticket, versions []int64) []messagestore.Written {
 	all := make([]messagestore.Written, len(t.appends))
 	for i, w := range t.appends {
@@ -312,7 +312,7 @@ func (a *eachAnswer) written(t *ticket, versions []int64) []messagestore.Written
 	return all
 }
 
-// conflict takes what t met.
+// conflict consumes the messages that t met.
 func (a *eachAnswer) conflict(t *ticket) *messagestore.Conflict {
 	met := &messagestore.Conflict{Time: a.metAt, Last: a.met[:len(t.appends):len(t.appends)]}
 	for i, m := range met.Last {

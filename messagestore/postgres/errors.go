@@ -12,38 +12,36 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Failures to match with [errors.Is]. Nothing was read or written.
+// Failures, for [errors.Is]. Nothing was read or written.
 var (
-	// ErrNotMigrated is matched by the error of a call on a database that does not have the
-	// schema, or only an older one. See package migrations.
+	// ErrNotMigrated is returned when the database does not have the schema, or has an older one.
+	// See package migrations.
 	ErrNotMigrated = pglink.ErrNotMigrated
 
-	// ErrSchemaTooNew is matched by the error of a call on a database whose schema no longer
-	// works with this release of the library.
+	// ErrSchemaTooNew is returned when the database's schema is too new for this release of the
+	// library.
 	ErrSchemaTooNew = pglink.ErrSchemaTooNew
 
-	// ErrAdopting is matched by the error of a call on a database in which message-db's table
-	// is the store, because its messages are being adopted or were given back.
+	// ErrAdopting is returned when message-db's table is the store, because its messages are being
+	// adopted or were given back.
 	ErrAdopting = pglink.ErrAdopting
 
-	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or change
-	// acknowledged writes. See [UnsafeSettingsError].
+	// ErrUnsafeSettings is returned when the server might lose or change acknowledged writes. See
+	// [UnsafeSettingsError].
 	ErrUnsafeSettings = pglink.ErrUnsafeSettings
 )
 
-// An UnsafeSettingsError names, in Settings, all settings for which a server is refused. A consumer
-// stops because of it, unless all of them come from a standby, which may be promoted, or from an
-// old primary, in whose place another server was promoted: the next connection may reach the new
-// one.
+// An UnsafeSettingsError names, in Settings, all settings because of which a server is refused. It
+// stops a consumer, unless all settings come from a standby, which may be promoted, or from an old
+// primary that was replaced by another server: the next connection may reach that server.
 type UnsafeSettingsError = pglink.UnsafeSettingsError
 
-// An UnsafeSetting is a setting with a value that is refused: its Name, its Value, and the
-// value that it Needs. The name "timeline" stands for an old primary.
+// An UnsafeSetting is a refused setting: its Name, its Value, and the value that it Needs. The name
+// "timeline" stands for an old primary.
 type UnsafeSetting = pglink.UnsafeSetting
 
-// writeFailed returns the outcome of a write that was one statement and failed. Nothing was
-// written if the server refused the statement and keeps the session. Otherwise the outcome
-// is unknown.
+// writeFailed returns the error of a write that failed in its only statement. Nothing was written
+// if the server refused the statement and keeps the session. Otherwise the outcome is unknown.
 func (d *Driver) writeFailed(err error, appends []messagestore.Append) error {
 	if pglink.Definite(err) {
 		return d.refused(err, appends)
@@ -51,7 +49,7 @@ func (d *Driver) writeFailed(err error, appends []messagestore.Append) error {
 	return unknownOutcome(pglink.Safe(err), appends)
 }
 
-// refused is failed for a write that is not written.
+// refused is failed, for a write that wrote nothing.
 func (d *Driver) refused(err error, appends []messagestore.Append) error {
 	if err = d.failed(err); pglink.IsLockTimeout(err) && len(appends) > 0 {
 		return lockHint(err, appends)
@@ -59,8 +57,8 @@ func (d *Driver) refused(err error, appends []messagestore.Append) error {
 	return err
 }
 
-// lockHint says which writes were held. The most frequent holder is a transaction of the caller's
-// own, in which this write is made by a store over the pool.
+// lockHint adds which writes waited for a lock. Most often the holder is the caller's own
+// transaction, and the write goes through a store over the pool instead of over that transaction.
 func lockHint(err error, appends []messagestore.Append) error {
 	return pglink.WithHint(err, fmt.Sprintf("another transaction held the writes of category %s for too long (10 s, or the session's lock_timeout), and nothing was written; "+
 		"if it is your own, write with a store over it (postgres.New(tx, nil)); else dibs doctor names it", appends[0].Stream.Category()))

@@ -8,27 +8,26 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// fences are the positions of the categories' fences that were raised, as this driver believes
-// them to be.
+// fences are the raised fences of the categories, as far as this driver knows.
 //
-// A write whose answer is lost may still be on its way to the server when its caller resolves
-// it. So a Find that does not find raises the category's fence, and each write carries the
-// fence that the driver believed in when the caller came. A write that was sent before the
-// Find is then refused. A write that was sent after it is refused once, and tried again with
-// the fence that the refusal names.
+// If the answer to a write is lost, the write may still be on its way to the server when its caller
+// resolves it. So a Find that does not find a message raises the category's fence, and each write
+// carries the fence that the driver knew when the caller came. The server then refuses a write that
+// was sent before the Find. A write that was sent after it may be refused once, and is tried again
+// with the fence that the refusal names.
 //
-// After a rollback of the store, by a restore or a failover, fences may be lower again. So the
-// driver believes the store whether its fence is lower or not. A fence is raised to the
-// current time, so that no history of the store has had it before.
+// After a restore or a failover fences may be lower again, so the driver accepts the store's fence
+// even if it is lower. A fence is raised to the current time, so that its value is new in every
+// history of the store.
 type fences struct {
 	mu sync.Mutex
 	by map[messagestore.Category]int64
 
-	doubtful map[messagestore.Category]bool // a Find of this driver has raised it since
+	doubtful map[messagestore.Category]bool // a Find of this driver has raised the fence since
 	shared   map[messagestore.Category]bool // a transaction of this driver has shared the category's lock
 }
 
-// errUnwanted is the error of a write whose caller has left.
+// errUnwanted is the error of a write after its caller has left.
 var errUnwanted = errors.New("its caller has left")
 
 // of returns the fences for a write to appends.
@@ -42,7 +41,7 @@ func (f *fences) of(appends []messagestore.Append) []int64 {
 	return at
 }
 
-// raised reports whether a write was refused by a fence, and learns the fence.
+// raised reports whether a fence refused a write, and stores the fence.
 func (f *fences) raised(answers []answer) bool {
 	if len(answers) != 1 || answers[0].outcome != "fenced" {
 		return false
@@ -71,14 +70,14 @@ func (f *fences) doubt(category messagestore.Category) {
 	f.doubtful[category] = true
 }
 
-// inDoubt reports whether the fence of one of the categories is in doubt.
+// inDoubt reports whether the fence of any of the categories is in doubt.
 func (f *fences) inDoubt(appends []messagestore.Append) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.ContainsFunc(appends, func(a messagestore.Append) bool { return f.doubtful[a.Stream.Category()] })
 }
 
-// trust ends the doubt: a write with these fences was not refused by one.
+// trust ends the doubt: no fence has refused a write with these fences.
 func (f *fences) trust(appends []messagestore.Append) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,8 +86,8 @@ func (f *fences) trust(appends []messagestore.Append) {
 	}
 }
 
-// marked reports of each append whether its category is marked as one whose lock is shared. A store
-// that was put back may have lost the mark: a write that finds that out is refused.
+// marked reports for each append whether the database has marked its category as having a shared
+// lock. A restored store may have lost the mark: it then refuses the write.
 func (f *fences) marked(appends []messagestore.Append) []bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +110,7 @@ func (f *fences) mark(appends []messagestore.Append) {
 	}
 }
 
-// unmark forgets the marks: one may be gone.
+// unmark forgets the marks, because the store may have lost one.
 func (f *fences) unmark(appends []messagestore.Append) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

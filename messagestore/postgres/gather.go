@@ -18,24 +18,24 @@ import (
 )
 
 const (
-	// maxGathered bounds the reads of a group, and gatheredLimit the messages that each of them
-	// gets from it. A read that wants more reads on by itself.
+	// maxGathered is how many reads a group has at most, and gatheredLimit how many messages each
+	// gets from it. A read that needs more continues alone.
 	maxGathered   = 64
 	gatheredLimit = 100
 
-	// maxGatheredBytes bounds the data and metadata that a group holds, but for one message. What
-	// does not fit is read alone: of a page of large messages nearly all.
+	// maxGatheredBytes bounds the data and metadata in a group's answer, plus one message. The rest
+	// is read alone, which is nearly everything for a page of large messages.
 	maxGatheredBytes = 4 << 20
 
-	// readPatience is how long a read waits for its group before it reads by itself, and how long a
+	// readPatience is how long a read waits for its group before it reads alone, and how long a
 	// read keeps others waiting.
 	readPatience = time.Second
 )
 
-// A gathering has reads of streams go together, in one statement and one round trip. A read that
-// finds fewer than most reads under way goes straight through, on its caller's goroutine and
-// context. Reads that come meanwhile wait until one of them has ended. No read depends on the
-// others: a read whose group fails, or takes too long, is done again by itself.
+// A gathering combines reads of streams in one statement and one round trip. While fewer than most
+// reads are under way, a read goes straight through, on its caller's goroutine and context. Later
+// reads wait until a read has ended. No read depends on the others: if its group fails or takes too
+// long, it reads again alone.
 type gathering struct {
 	most     int           // flights
 	patience time.Duration // readPatience, but for the tests
@@ -45,10 +45,10 @@ type gathering struct {
 	waiting []*gathered
 }
 
-// A flight is a read, or a group of them, that is under way.
+// A flight is a read, or a group of reads, that is under way.
 type flight struct{ began time.Time }
 
-// A gathered read waits for its group, or is in one.
+// A gathered read waits for a group, or is in a group.
 type gathered struct {
 	q     messagestore.StreamQuery
 	state atomic.Int32 // waiting, taken or left
@@ -59,12 +59,12 @@ type gathered struct {
 	err     error
 }
 
-// newGathering leaves half of the connections to writes.
+// newGathering leaves half of the connections for writes.
 func newGathering(connections int) *gathering {
 	return &gathering{most: max(1, connections/2), patience: readPatience}
 }
 
-// enter returns the flight of a read that goes straight through, or the read as it waits.
+// enter returns a flight if the read goes straight through, or else the read, now waiting.
 func (g *gathering) enter(q messagestore.StreamQuery) (*flight, *gathered) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,8 +76,8 @@ func (g *gathering) enter(q messagestore.StreamQuery) (*flight, *gathered) {
 	return nil, r
 }
 
-// begin adds a flight, unless there are enough. A flight that hangs does not count. It is called
-// under mu.
+// begin adds a flight, unless there are enough. A flight that hangs does not count. The caller
+// holds mu.
 func (g *gathering) begin(f *flight) *flight {
 	now := time.Now()
 	if len(g.under) >= g.most {
@@ -91,7 +91,7 @@ func (g *gathering) begin(f *flight) *flight {
 	return f
 }
 
-// next ends a flight, and returns the group that goes in its place; nil for none.
+// next ends a flight, and returns the group that goes next, or nil.
 func (g *gathering) next(f *flight) []*gathered {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,7 +106,8 @@ func (g *gathering) next(f *flight) []*gathered {
 	return group
 }
 
-// gathers reports whether a read may go together with others: not in a transaction, nor for upkeep.
+// gathers reports whether a read may be combined with others: not in a transaction, and not for
+// upkeep.
 func (d *Driver) gathers(ctx context.Context) bool {
 	return d.gathering != nil && ctx != nil && !callctx.IsUpkeep(ctx) && ctx.Value(transactionKey{d}) == nil
 }
@@ -130,7 +131,7 @@ func (d *Driver) readGathered(ctx context.Context, q messagestore.StreamQuery) (
 	return d.readOn(ctx, q, r)
 }
 
-// answered reports whether the group has read. From then on it does not.
+// answered reports whether the group has answered the read. If not, it never will.
 func (r *gathered) answered() bool {
 	select {
 	case <-r.done:
@@ -141,7 +142,7 @@ func (r *gathered) answered() bool {
 	}
 }
 
-// readOn reads what is missing after a group's share of a page.
+// readOn reads the rest of a page after the group's part.
 func (d *Driver) readOn(ctx context.Context, q messagestore.StreamQuery, r *gathered) ([]*messagestore.Message, error) {
 	messages := r.reading.found.Messages
 	switch {
@@ -160,7 +161,7 @@ func (d *Driver) readOn(ctx context.Context, q messagestore.StreamQuery, r *gath
 	return append(messages, rest...), err
 }
 
-// landed ends the flight of a read. Reads that wait go in its place.
+// landed ends the flight of a read, and starts the reads that wait.
 func (d *Driver) landed(f *flight) {
 	if group := d.gathering.next(f); group != nil {
 		go d.fly(f, group)
@@ -210,11 +211,11 @@ func (d *Driver) readGroup(ctx context.Context, group []*gathered) error {
 			if len(columns) < 2+len(messageColumns)-1 || len(columns[0]) != 4 || len(columns[1]) != 1 {
 				return errNoMessage
 			}
-			if full { // the database counts what is compressed as that
+			if full { // full: the database counts compressed data by its compressed size
 				return nil
 			}
 			i := int(binary.BigEndian.Uint32(columns[0])) - 1
-			if i < at || i >= len(group) { // the reads are in their order
+			if i < at || i >= len(group) { // the answers come in the order of the reads
 				return errNoMessage
 			}
 			at, held = i, held+len(columns[7])+len(columns[8])

@@ -19,29 +19,29 @@ import (
 )
 
 const (
-	// maxGroup bounds the writes of a group, and so how long the last of them waits for the
-	// others. maxGroupMessages bounds their messages, unless one write alone has more.
+	// maxGroup bounds the writes of a group, and so how long the last write waits for the others.
+	// maxGroupMessages bounds their messages, unless a single write has more.
 	maxGroup         = 512
 	maxGroupMessages = 1000
 
-	// maxGroupBytes bounds their data, unless one write alone has more.
+	// maxGroupBytes bounds their data, unless a single write has more.
 	maxGroupBytes = 4 << 20
 
-	// maxWaiting bounds the writes that wait in a shard; more wait to be let in.
+	// maxWaiting bounds the writes that wait in a shard; further writes wait to enter it.
 	maxWaiting = 1024
 
 	// groupTimeout bounds a flush, which has no caller's context, and a write that goes straight
-	// through, whose context may have no deadline.
+	// through, which may have a context without deadline.
 	groupTimeout = 30 * time.Second
 
-	// outcomeGrace is how long a caller whose context has ended waits for a flush
-	// that is under way. It keeps a call within a second of its deadline.
+	// outcomeGrace is how long a caller waits for a flush under way after its context has ended. A
+	// call so returns within a second after its deadline.
 	outcomeGrace = 500 * time.Millisecond
 )
 
-// groups commit writes to one database together. A write that finds its shard idle goes straight
-// through, on its caller's goroutine and context: of one message by append_one, and of more as a
-// group of one write, which costs the server half of append. Writes that come meanwhile wait and
+// groups commit writes to one database together. If a shard is idle, a write goes straight through,
+// on its caller's goroutine and context: by append_one if it has one message, else as a group of
+// one write, which costs the server half as much as append. Writes that come meanwhile wait and
 // then go in one transaction, in one round trip: the category is locked once, and the log is synced
 // once.
 type groups struct {
@@ -49,13 +49,13 @@ type groups struct {
 	shards  []*shard
 	timeout time.Duration // groupTimeout, but for the tests
 
-	flushes, flushed atomic.Int64 // for the tests: transactions of more than one write, and the writes in them
+	flushes, flushed atomic.Int64 // for the tests: the transactions with several writes, and their writes
 }
 
-// A shard is where the writes to some categories wait for each other. All writes to one category
-// alone are in one shard, so that a process seldom holds up itself.
+// A shard is a queue of the writes to some categories. All writes to one category alone are in one
+// shard, so a process seldom waits for its own locks.
 type shard struct {
-	room chan struct{} // a token for each write that waits
+	room chan struct{} // a token for each waiting write
 
 	mu      sync.Mutex
 	busy    bool // a write or a flush is under way
@@ -74,8 +74,8 @@ func (g *groups) shard(category messagestore.Category) *shard {
 	return g.shards[maphash.String(g.seed, string(category))%uint64(len(g.shards))]
 }
 
-// shardOf returns the shard of a write. Writes to the same categories are in one shard, in
-// whichever order they name them.
+// shardOf returns the shard of a write. Writes to the same categories are in one shard, in any
+// order of the categories.
 func (g *groups) shardOf(appends []messagestore.Append) *shard {
 	first := appends[0].Stream.Category()
 	for _, a := range appends[1:] {
@@ -85,17 +85,16 @@ func (g *groups) shardOf(appends []messagestore.Append) *shard {
 }
 
 // A ticket is a write in a shard. Until it is taken its caller may leave, and then it never
-// happens. After that its outcome is unknown to a caller that leaves, until Find resolves it by
-// a fence.
+// happens. If the caller leaves later, the outcome is unknown until Find resolves it by a fence.
 type ticket struct {
 	appends  []messagestore.Append // all or nothing
-	meet     bool                  // a conflict is answered with what the write met
-	fences   []int64               // as they were when the caller came
-	stop     *queuing.Stop         // of a worker whose next take may go with it; nil for none
+	meet     bool                  // on a conflict, answer with the messages found
+	fences   []int64               // as known when the caller came
+	stop     *queuing.Stop         // of a worker whose next take may go along with it, or nil
 	size     int
 	messages int
 	state    atomic.Int32
-	token    bool // it has one of the shard's
+	token    bool // it holds a token of the shard
 	done     chan struct{}
 
 	written []messagestore.Written // once done
@@ -120,7 +119,7 @@ func (d *Driver) newTicket(appends []messagestore.Append, meet bool) *ticket {
 	return t
 }
 
-// categories returns the categories that are written to, each once, in the order of their names.
+// categories returns the categories of appends, each once, sorted by name.
 func categories(appends []messagestore.Append) []messagestore.Category {
 	all := make([]messagestore.Category, len(appends))
 	for i, a := range appends {
@@ -130,9 +129,9 @@ func categories(appends []messagestore.Append) []messagestore.Category {
 	return slices.Compact(all)
 }
 
-// begin reports whether the caller still waits. From then on the caller cannot leave with a
-// definite answer. It is called once there is a connection to send by: a caller that left before
-// was told that nothing is written.
+// begin reports whether the caller still waits. After that the caller cannot leave with a definite
+// answer. Call it once there is a connection for sending: a caller that left earlier got the answer
+// that nothing is written.
 func (t *ticket) begin() bool {
 	return t.state.CompareAndSwap(waiting, taken) || t.state.Load() == taken
 }
@@ -156,8 +155,8 @@ func (t *ticket) answerConflict(met *messagestore.Conflict) {
 	close(t.done)
 }
 
-// inGroup reports whether a write may go together with others. Upkeep does not: those before it may
-// wait for a connection.
+// inGroup reports whether a write may go together with others. Upkeep may not: the writes before it
+// may be waiting for a connection.
 func (d *Driver) inGroup(ctx context.Context, appends []messagestore.Append) bool {
 	return d.groups != nil && !callctx.IsUpkeep(ctx) && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
 		return len(a.Records) == 0 || a.Conditional()
@@ -213,7 +212,7 @@ func (d *Driver) answered(ctx context.Context, t *ticket) ([]messagestore.Writte
 	case <-ctx.Done():
 	}
 	if t.state.CompareAndSwap(waiting, left) {
-		return nil, nil, d.link.Exhausted(ctx.Err()) // the write before it waits for a connection, perhaps
+		return nil, nil, d.link.Exhausted(ctx.Err()) // perhaps the write before it waits for a connection
 	}
 	grace := time.NewTimer(outcomeGrace)
 	defer grace.Stop()
@@ -226,7 +225,7 @@ func (d *Driver) answered(ctx context.Context, t *ticket) ([]messagestore.Writte
 	}
 }
 
-// next flushes the writes that came to the shard meanwhile, if there are any.
+// next flushes the writes that have entered the shard meanwhile, if any.
 func (d *Driver) next(l *shard) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,8 +237,8 @@ func (d *Driver) next(l *shard) {
 // flush commits the writes that wait in a shard, group by group, until none waits.
 func (d *Driver) flush(l *shard) {
 	for {
-		// Callers that were just answered may write again. They get to run before the next group is
-		// taken; else it would hold only the writes that came meanwhile, and every other group
+		// Callers that were just answered may write again. Let them run before taking the next
+		// group: otherwise it would hold only the writes that came meanwhile, and every other group
 		// would be small.
 		runtime.Gosched()
 		group := l.take()
@@ -252,8 +251,8 @@ func (d *Driver) flush(l *shard) {
 	}
 }
 
-// take returns the next group, in the order in which they came; empty if they have
-// left, or nil if none waits.
+// take returns the next group, in order of arrival: empty if all its callers have left, and nil if
+// no write waits.
 func (l *shard) take() []*ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -281,14 +280,14 @@ func (l *shard) take() []*ticket {
 	return group
 }
 
-// putBack has tickets wait again, before all others. Tickets whose callers have left are dropped.
+// putBack makes tickets wait again, before all others. It drops tickets if their callers have left.
 func (l *shard) putBack(tickets []*ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = slices.Concat(waitAgain(tickets), l.waiting)
 }
 
-// putLast is putBack behind all others.
+// putLast is putBack, but behind all others.
 func (l *shard) putLast(tickets []*ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -299,8 +298,8 @@ func waitAgain(tickets []*ticket) []*ticket {
 	return those(tickets, func(t *ticket) bool { return t.state.CompareAndSwap(taken, waiting) })
 }
 
-// those returns the elements for which is holds, in a slice of their own: another goroutine or a
-// caller may hold the one they are in.
+// those returns the elements that satisfy is, in a new slice, because another goroutine or a caller
+// may hold the original.
 func those[T any](all []T, is func(T) bool) []T {
 	kept := make([]T, 0, len(all))
 	for _, one := range all {
@@ -311,9 +310,9 @@ func those[T any](all []T, is func(T) bool) []T {
 	return kept
 }
 
-// commit writes a group, and answers all of it or puts it back. A take that a write has along goes
-// with it. A panic, which may be of a hook or a tracer of the pool, is the error of the writes that
-// have no answer then.
+// commit writes a group, and answers each write or puts it back. If a write brings a worker's take
+// along, the take goes with it. A panic, for example of a hook or a tracer of the pool, becomes the
+// error of the writes without an answer.
 func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 	err := failure.Call(func() error {
 		i := slices.IndexFunc(group, func(t *ticket) bool { return t.stop != nil })
@@ -338,8 +337,8 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 	}
 }
 
-// commitWith is commit with the take of a worker that waits. It reports false for a group of which
-// nothing was done, since the server has refused the take.
+// commitWith is commit with the take of a waiting worker. It returns false if nothing was done
+// because the server has refused the take.
 func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop *queuing.Stop) bool {
 	if len(group) == 1 && isOneStream(group[0].appends) && !stop.Waits() {
 		_ = d.alone(ctx, group[0])
@@ -376,7 +375,7 @@ func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop
 			t.answer(nil, err)
 		}
 	case pglink.IsLockTimeout(err):
-		// They have waited for as long as one may. The others have not.
+		// These have waited for the longest time allowed. The others have not.
 		waited, others := partWaited(group)
 		for _, t := range waited {
 			t.answer(nil, d.writeFailed(err, t.appends))
@@ -385,10 +384,10 @@ func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop
 	case pglink.IsCancelled(err) && len(group) == 1:
 		group[0].answer(nil, d.writeFailed(err, group[0].appends))
 	case pglink.Definite(err) && len(group) == 1:
-		_ = d.alone(ctx, group[0]) // which tells what is wrong with it, or tries again
+		_ = d.alone(ctx, group[0]) // alone finds out its error, or tries again
 	case pglink.Definite(err):
-		// All of it was rolled back, for the sake of one perhaps. Each on its own, it
-		// harms no other.
+		// Everything was rolled back, perhaps because of a single write. Alone, that write does not
+		// harm the others.
 		d.log.Warn().Str("error", text.Log(d.failed(err))).Int("writes", len(group)).Msg("write one by one")
 		d.oneByOne(ctx, l, group)
 	default:
@@ -399,8 +398,8 @@ func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop
 	return true
 }
 
-// partWaited parts the writes to all categories of the first, which a group waits for, from the
-// others.
+// partWaited separates the writes to all categories of the first, whose locks a group waits for,
+// from the others.
 func partWaited(group []*ticket) (waited, others []*ticket) {
 	first := categories(group[0].appends)
 	for _, t := range group {
@@ -414,7 +413,7 @@ func partWaited(group []*ticket) (waited, others []*ticket) {
 	return waited, others
 }
 
-// answer gives each caller of a committed group its outcome.
+// answer passes each caller of a committed group its outcome.
 func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAnswer) {
 	var apart, again []*ticket
 	for _, t := range group {
@@ -427,13 +426,13 @@ func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 			t.answerConflict(a.conflict(t))
 		case outcome == 'c':
 			t.answer(nil, conflict(t.appends, versions))
-		case outcome == 'b': // the next group waits for the categories of the first of these
+		case outcome == 'b': // the next group waits for the locks of the first write's categories
 			again = append(again, t)
 		case outcome == 'f':
 			for i, w := range t.appends {
 				d.fences.learn(w.Stream.Category(), versions[i])
 			}
-			t.fences = d.fences.of(t.appends) // before putBack asks whether the caller still waits
+			t.fences = d.fences.of(t.appends) // taken before putBack asks whether the caller still waits
 			again = append(again, t)
 		default:
 			apart = append(apart, t)
@@ -453,9 +452,9 @@ func conflict(appends []messagestore.Append, versions []int64) error {
 	return errNoAnswer
 }
 
-// oneByOne writes each by itself. A category whose lock is held is waited for once. A write that
-// was cancelled may have waited for a lock or be slow itself, so the next write to its category
-// is tried too, but behind all others.
+// oneByOne writes each ticket alone. It waits once for a locked category. If a write was cancelled,
+// it may have waited for a lock or be slow itself, so the next write to its category is tried too,
+// but behind all others.
 func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
 	kept := map[string]error{} // by the categories
 	var later []*ticket
@@ -476,7 +475,7 @@ func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
 	l.putLast(later)
 }
 
-// alone writes a ticket by itself, with a timeout of its own.
+// alone writes a single ticket, with its own timeout.
 func (d *Driver) alone(ctx context.Context, t *ticket) error {
 	ctx, cancel := context.WithTimeout(ctx, d.groups.timeout)
 	defer cancel()

@@ -24,8 +24,8 @@ var (
 // The parameter of heads.
 var headsOIDs = []uint32{pgtype.TextArrayOID}
 
-// Heads implements [messagestore.Driver]. It is supported over a pool only: a connection or
-// a transaction has another user.
+// Heads implements [messagestore.Driver]. It is supported over a pool only: a connection or a
+// transaction has its own user.
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
 	if d.link.Pool() == nil {
 		return nil, fmt.Errorf("heads of categories: %w", messagestore.ErrNotSupported)
@@ -56,10 +56,9 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 	return heads, nil
 }
 
-// Listen implements [messagestore.Driver], over a pool, by LISTEN on a connection of
-// its own, made as the pool's are, and not one of them. It is not supported with
-// [Config.NoNotify], nor through a pooler such as PgBouncer, which may give the notification to
-// another client.
+// Listen implements [messagestore.Driver] over a pool, by LISTEN on an extra connection, made with
+// the pool's configuration. It is not supported with [Config.NoNotify], nor through a pooler such
+// as PgBouncer, which may pass the notification to another client.
 func (d *Driver) Listen(ctx context.Context, heard func(category messagestore.Category, head messagestore.GlobalPosition)) error {
 	if d.link.Pool() == nil || !d.notify {
 		return fmt.Errorf("listen: %w", messagestore.ErrNotSupported)
@@ -100,8 +99,8 @@ func (d *Driver) listener(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// notificationPrefix begins the payload of a notification of messages in a schema. The channel
-// is one for all schemas: its name has no room for theirs.
+// notificationPrefix begins the payload of a notification about messages in a schema. All schemas
+// share one channel, because its name has no room for theirs.
 func notificationPrefix(schema string) string { return pglink.InSchema("dibs.", schema) }
 
 // parseNotification parses the rest of the payload: a category, a dash, which no category has,

@@ -7,9 +7,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// TryAppend implements [messagestore.Driver]. The answer comes in the round trip of the
-// write, also for writes that are committed together. A last message of more than 16 KiB takes
-// another.
+// TryAppend implements [messagestore.Driver]. The answer comes in the round trip of the write, also
+// if writes are committed together. A last message of more than 16 KiB takes another round trip.
 func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	for {
 		written, met, err := d.appendEither(ctx, appends, true)
@@ -17,7 +16,7 @@ func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) (
 			return written, nil, err
 		}
 		switch err := d.complete(ctx, met); {
-		case errors.Is(err, errRemoved): // it is not the last message any more
+		case errors.Is(err, errRemoved): // another message is the last by now
 		case err != nil:
 			return nil, nil, err
 		default:
@@ -26,10 +25,10 @@ func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) (
 	}
 }
 
-// errRemoved is returned for a message that was removed after it was met.
+// errRemoved is returned when the message that a write found was removed since.
 var errRemoved = errors.New("the message that the write met was removed")
 
-// complete reads the data and metadata that were too large to be sent along, or that are null.
+// complete reads the data and metadata that were too large to be sent along, or are null.
 func (d *Driver) complete(ctx context.Context, met *messagestore.Conflict) error {
 	for i, m := range met.Last {
 		if m == nil || m.Data != nil {
@@ -47,7 +46,7 @@ func (d *Driver) complete(ctx context.Context, met *messagestore.Conflict) error
 	return nil
 }
 
-// metIn returns the message that an answer tells of; nil for a stream without messages.
+// metIn returns the message in an answer; nil for a stream without messages.
 func (a *answer) metIn() *messagestore.Message {
 	if m := a.met; m != nil {
 		m.ID, m.Stream, m.Position, m.GlobalPosition, m.Time = a.id, messagestore.StreamName(a.stream), a.version, a.globalPosition, a.time
@@ -55,7 +54,7 @@ func (a *answer) metIn() *messagestore.Message {
 	return a.met
 }
 
-// lastOf returns what a write met, by the answers for its streams.
+// lastOf returns the conflict that the answers for a write's streams describe.
 func lastOf(answers []answer) *messagestore.Conflict {
 	met := &messagestore.Conflict{Time: answers[0].metAt, Last: make([]*messagestore.Message, len(answers))}
 	for i := range answers {

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// nowSQL names nothing of the schema.
+// nowSQL does not depend on the schema.
 //
 //go:embed sql/now.sql
 var nowSQL string

@@ -78,7 +78,7 @@ func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 	return taken, nil
 }
 
-// checkTaken reports an answer that is none.
+// checkTaken returns an error if the answer is malformed.
 func checkTaken(taken queuing.Taken, t queuing.Take) error {
 	if len(taken.Endings) != len(t.Finishes) {
 		return fmt.Errorf("malformed reply to queue_take: %d endings of %d deliveries", len(taken.Endings), len(t.Finishes))
@@ -89,7 +89,7 @@ func checkTaken(taken queuing.Taken, t queuing.Take) error {
 func takeArguments(t queuing.Take) []any {
 	n := len(t.Finishes)
 	kinds, delays, reasons := make([]byte, n), make([]int64, n), make([]*string, n)
-	var seen []int64 // of a queue of streams
+	var seen []int64 // for a queue of streams
 	if len(t.Wakes) > 0 {
 		seen = make([]int64, n)
 	}
@@ -103,11 +103,11 @@ func takeArguments(t queuing.Take) []any {
 	positions, versions := split(ended)
 	return []any{
 		t.Name, string(t.Category), t.Session, t.Lease.Microseconds(), positions, versions, string(kinds), delays, reasons,
-		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, wakesOf(t), sessionsOf(t), orNull(int64(t.Slots)), //nolint:gosec // the database refuses what is out of bounds
+		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, wakesOf(t), sessionsOf(t), orNull(int64(t.Slots)), //nolint:gosec // the database refuses values out of bounds
 	}
 }
 
-// wakesOf is null for a queue of items.
+// wakesOf returns nil, which is null, for a queue of items.
 func wakesOf(t queuing.Take) []string {
 	if len(t.Wakes) == 0 {
 		return nil
@@ -115,7 +115,7 @@ func wakesOf(t queuing.Take) []string {
 	return t.Wakes
 }
 
-// sessionsOf is null where all deliveries are of the take's session.
+// sessionsOf returns nil, which is null, if all deliveries belong to the take's session.
 func sessionsOf(t queuing.Take) []int64 {
 	if !slices.ContainsFunc(t.Finishes, func(f queuing.Finish) bool { return f.Session != 0 && f.Session != t.Session }) {
 		return nil
@@ -196,7 +196,7 @@ func split(deliveries []queuing.Delivery) (positions []int64, versions []int32) 
 	return positions, versions
 }
 
-// orNull returns an argument that is null for 0.
+// orNull returns an argument that is null for the zero value.
 func orNull[T comparable](v T) *T {
 	var zero T
 	if v == zero {
@@ -205,15 +205,15 @@ func orNull[T comparable](v T) *T {
 	return &v
 }
 
-// changeQueue calls a function that changes a queue, at READ COMMITTED, in a step of its own. If
-// the answer is lost, the outcome is unknown.
+// changeQueue calls a function that changes a queue, at READ COMMITTED, in a transaction of its
+// own. If the answer is lost, the outcome is unknown.
 func (d *Driver) changeQueue(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
 	return d.with(ctx, func(db DB) error {
 		if d.link.InTransaction(db) {
 			return fmt.Errorf("%w: a queue is changed in a step of its own, not in a transaction of the caller's", messagestore.ErrNotSupported)
 		}
 		err := d.link.Read(ctx, db, sql, args, each)
-		if pglink.IsUnsupported(err) { // another level is the default
+		if pglink.IsUnsupported(err) { // the user's default is another level
 			err = d.atReadCommitted(ctx, db, func(tx DB) error { return d.link.Read(ctx, tx, sql, args, each) })
 		}
 		return d.writeFailedIfAny(err)
@@ -280,7 +280,7 @@ func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
 }
 
 // QueueFinish implements [queuing.Driver]. With the context of a function of [Driver.Transact] it
-// is in that transaction.
+// runs in that transaction.
 func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, session int64, deliveries []queuing.Delivery) (endings []queuing.Ending, err error) {
 	positions, versions := split(deliveries)
 	err = d.reads(ctx, func(db DB) error {
@@ -326,7 +326,7 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) (changed []m
 
 // QueuePark implements [queuing.Driver].
 func (d *Driver) QueuePark(ctx context.Context, p queuing.Parking) (parked bool, err error) {
-	args := []any{p.Name, string(p.Category), int64(p.Position), int32(p.Failures), pglink.OrNull(p.Error), p.Asked, p.Finished} //nolint:gosec // the database refuses what is out of bounds
+	args := []any{p.Name, string(p.Category), int64(p.Position), int32(p.Failures), pglink.OrNull(p.Error), p.Asked, p.Finished} //nolint:gosec // the database refuses values out of bounds
 	err = d.changeQueue(ctx, d.queries.queues.park, args, func(rows pgx.Rows) error { return rows.Scan(&parked) })
 	return parked, err
 }
@@ -342,12 +342,12 @@ func (d *Driver) QueueRemove(ctx context.Context, r queuing.Removal) (removed qu
 	return removed, nil
 }
 
-// queueStates are the states in which a row may be, by its letter.
+// queueStates are the states of rows, by their letters.
 var queueStates = map[string]queuing.State{
 	"w": queuing.Waiting, "o": queuing.Out, "l": queuing.Later, "s": queuing.Suspended, "h": queuing.Held, "d": queuing.Dead, "k": queuing.Dead, "f": queuing.Finished,
 }
 
-// scanItem reads an item, and its log if there is a column for it.
+// scanItem reads an item, and its log if log is not nil.
 func scanItem(rows pgx.Rows, log *[]byte) (queuing.Item, error) {
 	var item queuing.Item
 	var state string

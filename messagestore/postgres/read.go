@@ -27,13 +27,13 @@ func (d *Driver) readStream(ctx context.Context, q messagestore.StreamQuery) ([]
 	return r.found.Messages, nil
 }
 
-// maxPageBytes is about how much data a page holds, unless one message has more. The limit of a
-// query counts messages, and some may be large.
+// maxPageBytes is roughly how much data a page holds, unless a single message has more. The limit
+// of a query counts messages, which may be large.
 const maxPageBytes = 16 << 20
 
-// ReadCategory implements [messagestore.Driver]. With a filter, one call looks at
-// 10,000 messages at most, so a page may be empty and have more after it. A page that
-// would hold more than 16 MiB of data ends before.
+// ReadCategory implements [messagestore.Driver]. With a filter, one call looks at 10,000 messages
+// at most, so a page may be empty and not the last. A page ends before it holds more than 16 MiB of
+// data.
 func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	types, correlation, size, member := filterArgs(q.Filter)
 	r := &reading{
@@ -46,8 +46,8 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 	return r.found, nil
 }
 
-// filterArgs returns f as the functions take it, with null for an unset field. A group of one
-// filters nothing, and a read without a filter is shorter.
+// filterArgs returns f as the functions take it, with null for an unset field. It leaves out a
+// group of size 1, which filters nothing, because a read without a filter is faster.
 func filterArgs(f messagestore.Filter) (types []string, correlation *string, size, member *int) {
 	if len(f.Types) > 0 {
 		types = f.Types
@@ -83,8 +83,8 @@ func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (m
 	return version, err
 }
 
-// Find implements [messagestore.Driver]. Over a pool it asks on another connection, not on the
-// connection on which a write was lost.
+// Find implements [messagestore.Driver]. Over a pool it uses another connection than the write
+// whose answer was lost.
 func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	wanted := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {
@@ -95,8 +95,8 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 		if d.link.InTransaction(db) {
 			return d.failed(d.link.Read(ctx, db, d.queries.find, []any{string(stream), wanted}, into(&found)))
 		}
-		// READ COMMITTED, also if the user's transactions have another level by default: at a
-		// higher one Find would not see the writes that it waited for.
+		// This sets READ COMMITTED even if the user's default is a higher level, at which Find
+		// would not see the writes that it waited for.
 		tx, err := pglink.Begin(ctx, db)
 		if err != nil {
 			return d.failed(err)
@@ -105,7 +105,7 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 		if err := d.link.Read(ctx, tx, d.queries.find, []any{string(stream), wanted}, into(&found)); err != nil {
 			return d.failed(err)
 		}
-		// Until the fence is there, a write that is on its way may still arrive.
+		// Until the fence is committed, a write that is on its way may still arrive.
 		return d.failed(pglink.Replicated(db, func() error { return tx.Commit(ctx) }))
 	})
 	if err != nil {

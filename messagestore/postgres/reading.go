@@ -18,17 +18,17 @@ import (
 type reading struct {
 	sql      string
 	args     []any
-	category bool // a page of one, which ends before it holds too much
+	category bool // a page of a category, which also ends before it holds too much data
 
-	found messagestore.CategoryPage // of a stream, the messages only
+	found messagestore.CategoryPage // for a stream, only its messages are set
 	rows  rowReader
 	held  int
 	full  bool
 }
 
-// readMessages calls the function. Outside a transaction its rows are decoded from the
-// connection's buffers. In one pgx reads them, since only pgx knows whether the transaction
-// has ended.
+// readMessages calls the function. Outside a transaction it decodes the rows from the connection's
+// buffers. In a transaction pgx reads them, because only pgx knows whether the transaction has
+// ended.
 func (d *Driver) readMessages(ctx context.Context, r *reading) error {
 	return d.reads(ctx, func(db DB) error {
 		conn := pglink.Conn(db)
@@ -47,7 +47,7 @@ func (d *Driver) readMessages(ctx context.Context, r *reading) error {
 
 var errNoMessage = errors.New("read messages: the database answered with what is no message")
 
-// take reads a row, whose columns are the connection's.
+// take reads a row. The columns are in the connection's buffers.
 func (r *reading) take(columns [][]byte) error {
 	if r.full && len(columns) > 1 && len(columns[1]) > 0 {
 		return nil
@@ -80,7 +80,7 @@ func (r *reading) add(m *messagestore.Message, more bool) error {
 	return nil
 }
 
-// readMarks reads the first and the last message that a filtered page looked at.
+// readMarks reads the marks of the first and the last message that a filtered page looked at.
 func readMarks(data json.RawMessage) (first, last messagestore.Mark, err error) {
 	if len(data) == 0 {
 		return first, last, nil
@@ -105,7 +105,7 @@ func readMarks(data json.RawMessage) (first, last messagestore.Mark, err error) 
 	return marks[0], marks[len(marks)-1], nil
 }
 
-// binaryParameters lays out the arguments of a reading.
+// binaryParameters encodes the arguments of a reading.
 func binaryParameters(args []any) [][]byte {
 	parameters := make([][]byte, len(args))
 	for i, arg := range args {

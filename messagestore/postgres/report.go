@@ -37,7 +37,7 @@ func reportQueriesFor(schema string) reportQueries {
 	}
 }
 
-// Report is for dibs report: it implements the driver's part of internal/report. It is one
+// Report implements the driver's part of internal/report, for the command dibs report. It runs one
 // statement, which takes no lock that a writer waits for.
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	by := make([]string, len(q.By))
@@ -56,7 +56,7 @@ func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, err
 		if err := rows.Scan(&row.Names, &row.Messages, &row.Bytes, &first, &last, &position, &global, &groups); err != nil {
 			return fmt.Errorf("read a row: %w", err)
 		}
-		if groups.Valid { // the last row, which is about them all
+		if groups.Valid { // the last row, which has the totals
 			counts.Messages, counts.Groups = row.Messages, groups.Int64
 			return nil
 		}
@@ -71,7 +71,7 @@ func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, err
 	return counts, nil
 }
 
-// timeIn returns a time in microseconds, and the zero time for none.
+// timeIn converts microseconds to a time, and null to the zero time.
 func timeIn(micros pgtype.Int8) time.Time {
 	if !micros.Valid {
 		return time.Time{}

@@ -25,16 +25,16 @@ var (
 	}
 )
 
-// callEachAndTake writes a group, and takes from a queue, in one transaction and one round trip.
-// The take finds what the group has written. It locks the queue behind the categories, and nobody
-// locks a category behind a queue. If the take is refused, nothing is written.
+// callEachAndTake writes a group and takes from a queue, in one transaction and one round trip. The
+// take sees the group's messages. It locks the queue after the categories; nobody locks a category
+// after a queue, so there is no deadlock. If the take is refused, nothing is written.
 func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*ticket, along *queuing.Ride) (a eachAnswer, refused bool, err error) {
 	parameters, err := encoded(conn.TypeMap(), takeOIDs, takeArguments(along.Take))
 	if err != nil {
 		along.Tell(queuing.Taken{}, queuing.ErrAlone)
 		return a, true, err
 	}
-	defer along.Tell(queuing.Taken{}, fmt.Errorf("%w: the write that it went with has panicked", messagestore.ErrOutcomeUnknown)) // or it was told
+	defer along.Tell(queuing.Taken{}, fmt.Errorf("%w: the write that it went with has panicked", messagestore.ErrOutcomeUnknown)) // unless it already has an answer
 	e, _ := encoders.Get().(*pglink.Encoder)
 	defer keep(e)
 	var taken queuing.Taken
@@ -47,7 +47,7 @@ func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*t
 		if malformed = scanTaken(scannerOf(conn.TypeMap(), takenOIDs, columns), &taken); malformed == nil {
 			malformed = checkTaken(taken, along.Take)
 		}
-		return nil // the writes are none the worse
+		return nil // the writes succeeded all the same
 	}}
 	tags, err := d.link.Pipeline(ctx, conn, write, take)
 	switch {
@@ -66,7 +66,7 @@ func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*t
 	return a, false, err
 }
 
-// encoded lays arguments out in PostgreSQL's binary format.
+// encoded returns arguments in PostgreSQL's binary format.
 func encoded(m *pgtype.Map, oids []uint32, args []any) ([][]byte, error) {
 	parameters := make([][]byte, len(args))
 	for i, arg := range args {

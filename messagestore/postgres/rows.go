@@ -15,10 +15,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The columns of a message, in the order in which every query has them.
+// The columns of a message, in the order of every query.
 var messageColumns = []struct {
 	oid    uint32
-	either bool // whether both formats of the type are the same
+	either bool // both formats of the type are the same
 }{
 	{pgtype.UUIDOID, false},
 	{pgtype.TextOID, true},
@@ -28,22 +28,21 @@ var messageColumns = []struct {
 	{pgtype.JSONOID, true},
 	{pgtype.JSONOID, true},
 	{pgtype.TimestamptzOID, false},
-	{pgtype.BoolOID, false}, // of a category only: whether there is more
+	{pgtype.BoolOID, false}, // for a category only: whether there is more
 }
 
-// A rowReader makes messages of the rows of one result. The messages share no memory with the
-// connection's buffers or with each other, so that a caller that keeps one keeps no more than
-// that.
+// A rowReader makes messages from the rows of one result. The messages share no memory with the
+// connection's buffers or with each other, so a caller that keeps one message keeps only its
+// memory.
 type rowReader struct {
-	seen   bool // a row, and so the columns' formats
-	direct bool // decode reads these formats
+	seen   bool // a row was read, and so the columns' formats are known
+	direct bool // decode can read these formats
 	types  map[string]string
 	text   []byte
 }
 
-// row returns the message in a row, and in one of a category whether there is more. A
-// row that is no message, a category's last, has no stream. Its data are the marks of a
-// page with a filter.
+// row returns the message in a row and, for a category, whether there is more. The last row of a
+// category is not a message and has no stream. Its data are the marks of a page with a filter.
 func (r *rowReader) row(rows pgx.Rows) (*messagestore.Message, bool, error) {
 	if !r.seen {
 		r.seen, r.direct = true, isDirect(rows.FieldDescriptions())
@@ -85,7 +84,7 @@ func (r *rowReader) decode(values [][]byte) (m *messagestore.Message, more, ok b
 	if !ok {
 		return nil, false, false
 	}
-	// One string for both, and the message has parts of it.
+	// The message has parts of one string for both.
 	r.text = append(append(r.text[:0], stream...), metadata...)
 	text := string(r.text)
 	m = &messagestore.Message{
@@ -104,15 +103,15 @@ func (r *rowReader) decode(values [][]byte) (m *messagestore.Message, more, ok b
 }
 
 const (
-	// epoch is where PostgreSQL counts time from, 2000, in microseconds of Unix.
+	// epoch is 2000, where PostgreSQL's time begins, in microseconds of Unix time.
 	epoch = 946_684_800_000_000
 
-	// leastTime is the first that it has, in 4714 BC, so counted.
+	// leastTime is PostgreSQL's earliest time, in 4714 BC, counted from epoch.
 	leastTime = -211_813_488_000_000_000
 )
 
-// timeOf returns the time that the database counts so; for infinity it returns the zero time. It
-// is false for a number that is no time of the database.
+// timeOf converts a time of PostgreSQL, in microseconds since epoch; infinity becomes the zero
+// time. ok is false if the number is out of PostgreSQL's range.
 func timeOf(micros int64) (t time.Time, ok bool) {
 	switch {
 	case micros == math.MaxInt64 || micros == math.MinInt64:
@@ -123,7 +122,8 @@ func timeOf(micros int64) (t time.Time, ok bool) {
 	return time.UnixMicro(epoch + micros).UTC(), true
 }
 
-// typeName returns the name of a type. There are few, and many messages have each.
+// typeName returns the name of a message type, and keeps it for the next message: there are few
+// types.
 func (r *rowReader) typeName(name []byte) string {
 	if known, ok := r.types[string(name)]; ok {
 		return known
@@ -136,7 +136,7 @@ func (r *rowReader) typeName(name []byte) string {
 	return s
 }
 
-// scan reads a row in any format. Where the connection cannot be had, all columns may be text.
+// scan reads a row in any format. If the connection is not accessible, all columns may be text.
 func scan(rows pgx.Rows) (*messagestore.Message, bool, error) {
 	var m messagestore.Message
 	var id pgtype.UUID

@@ -24,13 +24,13 @@ type SQLDriver struct {
 	db *sql.DB
 }
 
-// NewSQL returns a driver over db. The connections have to come from pgx's package stdlib, as
-// sql.Open("pgx", url) and stdlib.OpenDBFromPool make them. With others every call returns an
-// error that matches [messagestore.ErrNotSupported]. The caller keeps and closes db. NewSQL
-// refuses what [New] refuses.
+// NewSQL returns a driver over db, which you keep and close. Its connections must come from pgx's
+// package stdlib: use sql.Open("pgx", url) or stdlib.OpenDBFromPool. With other connections every
+// call returns an error that matches [messagestore.ErrNotSupported]. NewSQL returns the same errors
+// as [New].
 //
-// It is for services whose own SQL goes by database/sql, GORM, sqlx or Bun. Each write is by
-// itself, and the driver does not listen: New over a pool is faster.
+// It is for services that use database/sql, GORM, sqlx or Bun for their own SQL. It sends each
+// write alone, and does not listen: New over a pool is faster.
 func NewSQL(db *sql.DB, config *Config) (*SQLDriver, error) {
 	d, err := configured(config, db == nil)
 	if err != nil {
@@ -40,10 +40,10 @@ func NewSQL(db *sql.DB, config *Config) (*SQLDriver, error) {
 	return &SQLDriver{d, db}, nil
 }
 
-// Transact implements [messagestore.TransactDriver] as [Driver.Transact] does. The *sql.Tx is
-// on a connection of the *sql.DB that the driver was given. If f sends COMMIT or ROLLBACK as
-// text, no message is written and the error matches [messagestore.ErrTransactionEnded], but
-// the SQL that f committed so is committed.
+// Transact implements [messagestore.TransactDriver] as [Driver.Transact] does. The *sql.Tx uses a
+// connection of the driver's *sql.DB. If f sends COMMIT or ROLLBACK as text, no message is written
+// and the error matches [messagestore.ErrTransactionEnded], but the SQL that f committed stays
+// committed.
 func (d *SQLDriver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -115,8 +115,8 @@ type stdConn interface {
 	Conn() *pgx.Conn
 }
 
-// A lentConn is a connection on which a transaction has begun, as the one connection of a
-// *sql.DB. Its transaction cannot be ended.
+// A lentConn is a connection on which a transaction has begun, used as the only connection of a
+// *sql.DB. Its user cannot end the transaction.
 type lentConn struct {
 	stdConn
 	refused, over atomic.Bool
@@ -125,7 +125,7 @@ type lentConn struct {
 // Connect returns the connection.
 func (c *lentConn) Connect(context.Context) (driver.Conn, error) { return c, nil }
 
-// Driver is not called by the transaction's user.
+// Driver returns nil: the transaction's user does not call it.
 func (c *lentConn) Driver() driver.Driver { return nil }
 
 // Close leaves the connection to its owner.
@@ -134,10 +134,10 @@ func (c *lentConn) Close() error { return nil }
 // BeginTx returns the transaction that has begun.
 func (c *lentConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
 
-// Commit is refused.
+// Commit returns an error.
 func (c *lentConn) Commit() error { return c.end() }
 
-// Rollback is refused until the transaction is over.
+// Rollback returns an error until the transaction is over.
 func (c *lentConn) Rollback() error { return c.end() }
 
 func (c *lentConn) end() error {

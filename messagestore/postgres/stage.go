@@ -17,8 +17,8 @@ var stageSQL string
 
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (postgres.New(tx, nil))", messagestore.ErrNotSupported)
 
-// Over implements [messagestore.Driver], for a [pgx.Tx], and for the *sql.Tx of a function of
-// Transact with its context.
+// Over implements [messagestore.Driver] for a [pgx.Tx], and for the *sql.Tx of a function of
+// Transact with that function's context.
 func (d *Driver) Over(ctx context.Context, tx any) (messagestore.Driver, error) {
 	switch tx := tx.(type) {
 	case pgx.Tx:
@@ -35,11 +35,11 @@ func (d *Driver) Over(ctx context.Context, tx any) (messagestore.Driver, error) 
 }
 
 // Stage implements [messagestore.Driver]. The message is in an unlogged table until a deferred
-// trigger appends it, in COMMIT. With the context of a function of [Driver.Transact] it is in that
-// transaction.
+// trigger appends it, in COMMIT. With the context of a function of [Driver.Transact] it runs in
+// that transaction.
 //
-// Nobody is notified of it: transactions that notify commit one at a time. A reader finds it when
-// it looks next.
+// It does not notify, because transactions that notify commit one at a time. Readers find the
+// message at their next poll.
 func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
 	if len(a.Records) != 1 || a.Conditional() {
 		return errors.New("one record is staged, at a version, for no stream, or at any")

@@ -26,18 +26,20 @@ var (
 	ringSQL string
 )
 
-// Transact implements [messagestore.TransactDriver] over a pool or a connection. BEGIN and the look
-// at first are one round trip, and so are the append and COMMIT. If first is "", BEGIN goes in the
-// round trip of f's first statement, if that is an Exec, Query or QueryRow with arguments and goes
-// through no pooler. Whatever else f begins with takes one more. If f sends nothing and returns no
-// appends, nothing is sent at all. The transaction is at READ COMMITTED. If first is "", f may
-// begin with SET TRANSACTION. Commit and Rollback of tx are refused and make the call fail; a
-// savepoint is set by its Begin. A read through the store with the context of f is on the
-// transaction's connection, so f has to have read the rows of its own queries by then. Every other
-// call with the context of f needs a second connection, and is an error at once if the pool has
-// one. A function that goes on for more than five seconds after ctx is done loses its connection,
-// and the pool has the place again. Over a transaction the error matches
-// [messagestore.ErrNotSupported].
+// Transact implements [messagestore.TransactDriver] over a pool or a connection. Over a transaction
+// the error matches [messagestore.ErrNotSupported].
+//
+// The transaction is at READ COMMITTED. BEGIN and the read of first are one round trip, and so are
+// the append and COMMIT. If first is "", f may begin with SET TRANSACTION, and BEGIN goes in the
+// round trip of f's first statement, if that is an Exec, Query or QueryRow with arguments and there
+// is no pooler; otherwise BEGIN takes one more. If f sends nothing and returns no appends, nothing
+// is sent at all.
+//
+// Commit and Rollback of tx return an error and make the call fail; use its Begin for a savepoint.
+// A read through the store with the context of f uses the transaction's connection, so f must first
+// have read all rows of its own queries. Every other call with the context of f needs a second
+// connection, and returns an error at once if the pool has only one. If f does not return within
+// five seconds after ctx is done, its connection is closed, and the pool can open another.
 func (d *Driver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -55,10 +57,10 @@ func (d *Driver) Transact(
 	return written, err
 }
 
-// errUnsent is the error of a transaction whose first statement pgx could not encode.
+// errUnsent is the error of a transaction when pgx could not encode its first statement.
 var errUnsent = errors.New("the first statement was not sent")
 
-// transact is one attempt. If apart, BEGIN goes in a round trip of its own.
+// transact is one attempt. If apart is set, BEGIN is a separate round trip.
 func (d *Driver) transact(
 	ctx context.Context, first messagestore.StreamName, apart bool,
 	f func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -87,25 +89,25 @@ func (d *Driver) transact(
 	return written, err
 }
 
-// abandonAfter is how long the function of a transaction may go on after the end of its context.
+// abandonAfter is how long the function of a transaction may run after its context has ended.
 const abandonAfter = 5 * time.Second
 
-// A transaction is one of [Driver.Transact].
+// A transaction is a transaction of [Driver.Transact].
 type transaction struct {
 	driver *Driver
 	conn   *pgx.Conn
-	tx     *pglink.Tx // that f has; nil for a *sql.Tx, which has begun
+	tx     *pglink.Tx // passed to f; nil for a *sql.Tx, which has begun
 
-	turn sync.Mutex // of the callers that use the connection
+	turn sync.Mutex // held by the caller that uses the connection
 	over bool       // f has returned
 }
 
 // transactionKey is the key of a driver's transaction in the context of f.
 type transactionKey struct{ driver *Driver }
 
-// call calls f with a context in which the driver reads on the transaction's connection. Otherwise
-// each function would need a second one: as many as the pool has would wait for each other, for
-// ever.
+// call calls f with a context in which the driver reads on the transaction's connection. If each
+// function needed a second connection, functions that hold the whole pool would wait for each other
+// for ever.
 func (t *transaction) call(ctx context.Context, f func(ctx context.Context) ([]messagestore.Append, error)) (_ []messagestore.Append, err error) {
 	defer func() {
 		t.turn.Lock()
@@ -114,7 +116,7 @@ func (t *transaction) call(ctx context.Context, f func(ctx context.Context) ([]m
 		if t.tx != nil && t.tx.WithoutObjects() {
 			switch p := recover().(type) {
 			case nil:
-			case runtime.Error: // pgx's large objects have no other way to say that the connection was lost
+			case runtime.Error: // pgx's large objects panic so when the connection is lost
 				err = fmt.Errorf("large objects: the connection was lost: %w", p)
 			default:
 				panic(p)
@@ -124,8 +126,8 @@ func (t *transaction) call(ctx context.Context, f func(ctx context.Context) ([]m
 	return f(context.WithValue(ctx, transactionKey{t.driver}, t))
 }
 
-// reads calls f with a connection to read on: the connection of the transaction under way whose
-// function ctx belongs to, if there is one.
+// reads calls f with a connection for reading: if ctx belongs to the function of a transaction
+// under way, the transaction's connection.
 func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 	t, is := ctx.Value(transactionKey{d}).(*transaction)
 	if !is {
@@ -145,9 +147,9 @@ func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 	return f(t.conn)
 }
 
-// onlyConnection reports whether ctx is of a function of [Driver.Transact] that goes on and has the
-// only connection: a call that takes a connection of its own would wait for the function, and the
-// function for the call. Upkeep has a goroutine and, over a pool, a connection of its own.
+// onlyConnection reports whether ctx belongs to a running function of [Driver.Transact] that holds
+// the only connection: a call that takes a connection would wait for the function, and the function
+// for the call. Upkeep has its own goroutine and, over a pool, its own connection.
 func (d *Driver) onlyConnection(ctx context.Context) bool {
 	t, is := ctx.Value(transactionKey{d}).(*transaction)
 	if !is || callctx.IsUpkeep(ctx) || d.link.Connections() != 1 {
@@ -161,13 +163,12 @@ func (d *Driver) onlyConnection(ctx context.Context) bool {
 var errOnlyConnection = errors.New("the transaction of this function has the only connection, and the call needs another: " +
 	"return the messages from the function, or give the pool more connections")
 
-// markSQL sets a setting that lasts as long as the transaction. By it the database tells this
-// transaction from another that f has begun in its place. It takes no snapshot, so that f may
-// still choose the isolation level.
+// markSQL makes a setting that lasts as long as the transaction. It shows whether f has ended this
+// transaction and begun another. It takes no snapshot, so f may still choose the isolation level.
 const markSQL = "set local dibs.transaction = 'begun'"
 
-// open makes the transaction that f has. It has begun if there is a stream whose first message is
-// to be read.
+// open makes the transaction that is passed to f. It sends BEGIN if it has to read the first
+// message of a stream.
 func (t *transaction) open(ctx context.Context, first messagestore.StreamName) (begun *messagestore.Message, err error) {
 	var with []string
 	if first == "" {
@@ -180,8 +181,8 @@ func (t *transaction) open(ctx context.Context, first messagestore.StreamName) (
 	return begun, err
 }
 
-// notBegun says of an error by which the transaction has not begun whether another connection may
-// do better: this one was lost, as one of a pool is whose server was restarted.
+// notBegun marks an error before the transaction has begun as worth another attempt if the
+// connection was lost, for example because the server was restarted.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	if ctx.Err() != nil || !t.conn.IsClosed() {
 		return err
@@ -189,7 +190,7 @@ func (t *transaction) notBegun(ctx context.Context, err error) error {
 	return &failure.RetryableError{NotBegun: true, Cause: fmt.Errorf("the connection was lost before BEGIN: %w", err)}
 }
 
-// prepare prepares the driver's statements, which takes a round trip each, once a connection.
+// prepare prepares the driver's statements, with a round trip each, once per connection.
 func (t *transaction) prepare(ctx context.Context) error {
 	d := t.driver
 	prepared := []string{d.queries.readStream, d.queries.appendShared, d.queries.transactAppend, d.queries.ring}
@@ -229,10 +230,10 @@ var (
 	errAborted  = errors.New("a statement of the function failed, which aborts the transaction, and the function returned no error")
 )
 
-// end appends and commits f's work, or returns the reason against it. failed is the error of f,
-// and refused whether f called Commit or Rollback. The caller rolls back.
+// end appends and commits f's work, or returns an error and leaves the rollback to the caller.
+// failed is the error of f; refused is set if f called Commit or Rollback.
 func (t *transaction) end(ctx context.Context, appends []messagestore.Append, failed error, refused bool) ([]messagestore.Written, error) {
-	// While a result is read, the status is of before the statement.
+	// While a result is being read, this is the status before the statement.
 	lost, busy, status, begun := t.conn.IsClosed(), t.conn.PgConn().IsBusy(), t.conn.PgConn().TxStatus(), true
 	if t.tx != nil {
 		if t.tx.Unsent() {
@@ -271,8 +272,8 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 	return t.commit(ctx, appends)
 }
 
-// rollBack ends a transaction that is still open. If the server does not answer within a
-// second, the connection is closed, and the server rolls back by itself.
+// rollBack ends a transaction that is still open. If the server does not answer within a second, it
+// closes the connection, and the server rolls back.
 func (t *transaction) rollBack(ctx context.Context) {
 	if t.conn.IsClosed() || t.conn.PgConn().TxStatus() == 'I' && !t.conn.PgConn().IsBusy() {
 		return

@@ -86,9 +86,10 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 	return written, err
 }
 
-// writes returns the statements that append, and fill in the answers: one for each stream, in the
-// order of the names, in which each transaction locks. One statement appends all if the messages of
-// a category would not come in the order given, or if a stream is there twice, which it refuses.
+// writes returns the statements that append and fill in the answers: one for each stream, in the
+// order of names, which is the order of locking. It returns one statement for all appends if
+// otherwise the messages of a category were out of the given order, or if a stream is named twice,
+// which that statement refuses.
 func (d *Driver) writes(appends []messagestore.Append, answers []answer) []pglink.Statement {
 	fences, marked := d.fences.of(appends), d.fences.marked(appends)
 	order := make([]int, len(appends))
@@ -135,10 +136,9 @@ func (d *Driver) writeShared(a messagestore.Append, fence int64, marked bool, to
 	}}
 }
 
-// readShared reads a record, as one column for the reason of [readOne]: version, global position,
-// time.
+// readShared reads a record, in one column like [readOne]: version, global position, time.
 func readShared(columns [][]byte) (a answer, err error) {
-	const fields, field = 3, 16 // of each its type, its size and eight bytes
+	const fields, field = 3, 16 // each field has its type, its size and eight bytes
 	if len(columns) != 1 || len(columns[0]) != 4+fields*field || binary.BigEndian.Uint32(columns[0]) != fields {
 		return answer{}, errNoAnswer
 	}
@@ -153,7 +153,7 @@ func readShared(columns [][]byte) (a answer, err error) {
 	return placed(values[:])
 }
 
-// placed reads where a message was written: version, global position, time.
+// placed reads the place of a written message: version, global position, time.
 func placed(values [][]byte) (a answer, err error) {
 	if len(values) != 3 || len(values[0]) != 8 || len(values[1]) != 8 {
 		return answer{}, errNoAnswer
@@ -167,8 +167,8 @@ func placed(values [][]byte) (a answer, err error) {
 	return a, nil
 }
 
-// writeAll returns the statement that has append write several messages, a message at a version
-// that has more conditions, or none, which is a check.
+// writeAll returns the statement of the function append, for several messages, for conditions other
+// than the version, and for checks, which have no message.
 func (d *Driver) writeAll(appends []messagestore.Append, fences []int64, to []answer) pglink.Statement {
 	n := 0
 	return pglink.Statement{SQL: d.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, fences), Often: true, Read: func(columns [][]byte) (err error) {
@@ -182,7 +182,7 @@ func (d *Driver) writeAll(appends []messagestore.Append, fences []int64, to []an
 	}}
 }
 
-// categoriesOf lays out the categories to which appends write.
+// categoriesOf returns the categories of appends as parameters.
 func categoriesOf(appends []messagestore.Append) [][]byte {
 	var categories []messagestore.Category
 	for _, a := range appends {
@@ -198,7 +198,7 @@ func categoriesOf(appends []messagestore.Append) [][]byte {
 	return e.Parameters()
 }
 
-// ask asks append for its answer, and undoes what it did.
+// ask calls append for its answer, and rolls its work back.
 func (t *transaction) ask(ctx context.Context, appends []messagestore.Append, before, after []string) (answers []answer, err error) {
 	statements := make([]pglink.Statement, 0, len(before)+1+len(after))
 	for _, sql := range before {
@@ -219,7 +219,7 @@ func (t *transaction) ask(ctx context.Context, appends []messagestore.Append, be
 	return answers, err
 }
 
-// readAsked reads an answer of append: outcome, stream, version, global position, id, time.
+// readAsked reads a row of append: outcome, stream, version, global position, id, time.
 func readAsked(columns [][]byte) (a answer, err error) {
 	if len(columns) != 6 || len(columns[2]) != 8 || len(columns[3]) != 8 && columns[3] != nil || len(columns[4]) != 16 && columns[4] != nil {
 		return answer{}, errNoAnswer
@@ -236,8 +236,8 @@ func readAsked(columns [][]byte) (a answer, err error) {
 	return a, nil
 }
 
-// learn asks for a fence that a Find of this driver has raised. An append that carries another
-// fence would be refused behind f, and f would run again.
+// learn reads the fence if a Find of this driver has raised it. Otherwise the append after f would
+// carry an old fence and be refused, and f would run again.
 func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) error {
 	fences := &t.driver.fences
 	answers, err := t.ask(ctx, appends, []string{"savepoint dibs_fence"}, []string{"rollback to savepoint dibs_fence"})
@@ -251,7 +251,7 @@ func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) 
 	return t.driver.failed(err)
 }
 
-// refused returns the outcome of an append and COMMIT that failed for certain.
+// refused returns the result of an append and COMMIT that definitely failed.
 func (t *transaction) refused(ctx context.Context, err error, appends []messagestore.Append) ([]messagestore.Written, error) {
 	d := t.driver
 	d.fences.unmark(appends)
@@ -268,16 +268,16 @@ func (t *transaction) refused(ctx context.Context, err error, appends []messages
 	return nil, d.refused(err, appends)
 }
 
-// isRaised reports whether a statement failed since it was to: it casts the text, which the
-// server's message has in every language.
+// isRaised reports whether a statement failed on purpose: it casts the text, which is in the
+// server's message in every language.
 func isRaised(e *pgconn.PgError, text string) bool {
 	return e.Code == "22P02" && strings.Contains(e.Message, text)
 }
 
 var errReasonGone = errors.New("the messages were refused, and the reason was gone when it was asked for")
 
-// reason rolls back and returns why the messages are not written. The reason may be gone: a message
-// that was under way has been rolled back since.
+// reason rolls back and returns why the messages are not written. The reason may be gone, if a
+// message that was under way has been rolled back since.
 func (t *transaction) reason(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	d := t.driver
 	answers, err := t.ask(ctx, appends, []string{rollBackSQL, beginSQL}, []string{rollBackSQL})

@@ -11,15 +11,15 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Forgets implements [messagestore.Driver]: package admin can.
+// Forgets implements [messagestore.Driver]: package admin can forget keys.
 func (*Driver) Forgets() bool { return true }
 
 //go:embed sql/trim_checkpoints.sql
 var trimCheckpointsSQL string
 
-// TrimCheckpoints implements [messagestore.Driver], at READ COMMITTED. It records what it
-// removed, as a trim does. In a transaction of the caller's above that level it is not supported.
-// If the answer is lost, some may be removed: to call it again is safe.
+// TrimCheckpoints implements [messagestore.Driver], at READ COMMITTED. It records the removal like
+// a trim. It is not supported in a caller's transaction above that level. If the answer is lost,
+// some messages may be removed; it is safe to call it again.
 func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (removed int64, err error) {
 	call := func(db DB) error {
 		return d.link.Read(ctx, db, d.queries.trimCheckpoints, []any{string(stream), int64(keep)}, func(rows pgx.Rows) error { return rows.Scan(&removed) })

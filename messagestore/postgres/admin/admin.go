@@ -1,5 +1,5 @@
-// Package admin trims and deletes streams of a store on PostgreSQL, forgets old keys,
-// raises its epoch and verifies it. Its user is a member of the role dibs_admin.
+// Package admin trims and deletes streams of a store on PostgreSQL, forgets old keys, raises its
+// epoch and verifies it. The database user must be a member of the role dibs_admin.
 //
 //	a, err := admin.New(pool, nil)
 //	trimmed, err := a.Trim(ctx, "account-123", &admin.TrimOptions{Keep: 1})
@@ -25,9 +25,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
-// Admin works on the store in one database. It is safe for concurrent use if its database is.
-// Over a connection its calls take turns. Over a transaction, which has to be at READ
-// COMMITTED, its changes commit with the transaction.
+// Admin works on the store in one database. It is safe for concurrent use if its database handle
+// is. Over a connection its calls take turns. Over a transaction, which must be at READ COMMITTED,
+// its changes commit with the transaction.
 type Admin struct {
 	link    *pglink.Link
 	schema  string
@@ -52,12 +52,12 @@ type queries struct {
 	trim, delete, forget, categoryStreams, raiseEpoch string
 }
 
-// schemaVersion is the version of the schema whose functions this package calls.
+// schemaVersion is the schema version that this package needs.
 const schemaVersion = 9
 
-// New returns an administrator of the store in db, which the caller keeps and closes. Of the
-// configuration NoNotify is not used. The error names each mistake: an invalid schema name, a db
-// that is nil. It matches [messagestore.ErrInvalid].
+// New returns an administrator of the store in db, which you keep and close. It ignores
+// Config.NoNotify. The error matches [messagestore.ErrInvalid] and names each mistake: an invalid
+// schema name, a nil db.
 func New(db postgres.DB, config *postgres.Config) (*Admin, error) {
 	if config == nil {
 		config = &postgres.Config{}
@@ -104,14 +104,14 @@ func failed(err error) error {
 }
 
 const (
-	// maxRemoved bounds the messages that one transaction removes, and so its duration.
+	// maxRemoved is how many messages one transaction removes at most, which bounds its duration.
 	maxRemoved = 10_000
 )
 
-// change calls an SQL function that changes the store and scans its one row into row. It uses
-// a transaction of its own unless it is in the caller's. If the session is lost it repeats the
-// call in another: the last argument is an id by which the function recognizes a repetition
-// and returns the same answer.
+// change calls an SQL function that changes the store and scans its single row into row, in the
+// caller's transaction or else in a new one. If the session is lost, it repeats the call in
+// another: the last argument is an id by which the function recognizes the repetition and returns
+// the same answer.
 func (a *Admin) change(ctx context.Context, sql string, args []any, row ...any) error {
 	const attempts = 5
 

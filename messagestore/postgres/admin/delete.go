@@ -13,18 +13,17 @@ import (
 )
 
 // Delete puts a tombstone at the end of a stream, if the stream is at the expected version, and
-// removes all before it. See [removal.Tombstone]. Other streams that belong to it, such as
-// snapshots and commands, are deleted by calls of their own.
+// removes everything before it. See [removal.Tombstone]. To delete other streams that belong to it,
+// such as snapshots and commands, call Delete for each.
 //
-// It is decided in the first transaction, in which the tombstone is written; each, and there may be
-// more, removes at most 10,000 messages and holds up writers of the category no longer than that.
-// If Delete ends with an error, some of it may be done. To call it again, at the same version, is
-// safe, and goes on.
+// The first transaction writes the tombstone, and the deletion is then decided. Each transaction
+// removes at most 10,000 messages and holds up the category's writers meanwhile. If Delete returns
+// an error, a part may be done. It is safe to call it again with the same version: it goes on.
 //
 // The error matches [messagestore.ErrVersionConflict] if the stream is at another version,
-// [messagestore.ErrNotFound] if it has no messages and never had, [retention.ErrOpenItem] if a
-// queue has not finished a message of it, and [messagestore.ErrInvalid] if it has the records of
-// trims or of forgotten keys, or if nothing was sent.
+// [messagestore.ErrNotFound] if it never had messages, [retention.ErrOpenItem] if a queue has not
+// finished one of its messages, and [messagestore.ErrInvalid] if the stream holds records of trims
+// or of forgotten keys, or if the input is invalid; then nothing was sent.
 func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions) (retention.Deleted, error) {
 	if options == nil {
 		options = &retention.DeleteOptions{}
@@ -49,7 +48,7 @@ func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expe
 // delete is one transaction of Delete.
 func (a *Admin) delete(ctx context.Context, expected messagestore.Version, o *retention.DeleteOptions, deleted *retention.Deleted, first bool) (more bool, err error) {
 	at := pgtype.Int8{Int64: int64(expected), Valid: expected != messagestore.AnyVersion}
-	if !first { // it is decided, and at the tombstone
+	if !first { // the first transaction has decided it, and the version is now the tombstone's
 		at = pgtype.Int8{Int64: int64(deleted.Version), Valid: true}
 	}
 	var outcome, tombstone string

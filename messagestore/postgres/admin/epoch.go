@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// RaiseEpoch tells all readers that the store may have lost committed messages, where
-// nothing else tells them: the server's files were restored and have the timeline that they
-// had. It returns the store's new epoch, which differs from all before. Running consumers
-// begin again at their checkpoints within 10 s and redeliver the messages since; so raising
-// the epoch where nothing is lost does no harm. Raise it before consumers reach the server:
-// a checkpoint of theirs in between stays.
+// RaiseEpoch tells all readers that the store may have lost committed messages. Call it when
+// nothing else shows the loss: the server's files were restored and have the same timeline as
+// before. It returns the store's new epoch, which differs from all earlier ones. Running consumers
+// begin again at their checkpoints within 10 s and redeliver the messages since, so it does no harm
+// if nothing was lost. Raise the epoch before consumers reach the server: a checkpoint that they
+// store before it stays.
 //
-// After an error the epoch may have been raised. To call again is safe.
+// After an error the epoch may have been raised. It is safe to call RaiseEpoch again.
 func (a *Admin) RaiseEpoch(ctx context.Context) (epoch string, err error) {
 	if err := a.change(ctx, a.queries.raiseEpoch, nil, &epoch); err != nil {
 		return "", fmt.Errorf("raise epoch: %w", err)

@@ -14,31 +14,32 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-// Forget removes the keys of a category that are older than an age, by the server's clock, with all
-// their messages: no tombstone is left, and the keys are free. A request for such a key that comes
-// later is carried out again. It removes
+// Forget removes the keys of a category that are older than age, by the server's clock, with all
+// their messages. It leaves no tombstone, and the keys are free: a later request for such a key is
+// carried out again. It removes
 //
-//   - the requests of an inbox, such as payments:inbox, whose last message is older;
-//   - the items of a category that queues read: streams whose last message is older, if every queue
+//   - the requests of an inbox, such as payments:inbox, if their last message is older;
+//   - the items of a category that queues read: streams with an older last message, if every queue
 //     has finished all of their messages, and every consumer has passed them;
 //   - the intents of a category whose first manager had a KeyLife (intent.Config), that were
 //     confirmed before;
-//   - the reservations in a category of a reserver that had a KeyLife (reservation.Config), if no
-//     consumer of the commands has a command to pass that is younger by less than the age: see
+//   - the reservations in a category of a reserver that had a KeyLife (reservation.Config), unless
+//     a consumer of the commands has still to pass a command that is less than age younger: see
 //     [Forgotten.Unhandled]. A copy that was not delivered yet stays, and so does a reservation
-//     while its copy, or a message of its command's stream, is parked, or is an open item of
-//     another queue.
+//     while its copy, or a message of its command's stream, is parked or an open item of another
+//     queue.
 //
-// The age is at least the KeyLife, and a day for an inbox and for items. A younger age, and any
-// other category, is a [*messagestore.InvalidError].
+// The age is at least the KeyLife, and at least a day for an inbox and for items. A lower age, or
+// any other category, is a [*messagestore.InvalidError].
 //
-// The key that has the last message of its category stays, since a consumer that has read it would
-// be ahead of the category. Streams that were deleted, or that end with another message, stay too.
+// The key with the last message of its category stays, because a consumer that has read it would
+// otherwise be ahead of the category. Streams that were deleted, or that end with another message,
+// stay too.
 //
-// It removes at most 10,000 messages in one transaction, or one key with more, and holds up the
-// writers of the category no longer than that. Each is recorded by a message of type dibs:Forgotten
-// in payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an
-// error, some of it may be done; to call it again is safe.
+// Each transaction removes at most 10,000 messages, or one key with more, and holds up the
+// category's writers meanwhile. It records itself by a message of type dibs:Forgotten, with numbers
+// and no names; for payment:intent the stream is payment:intent+forgotten-1. If Forget returns an
+// error, a part may be done; it is safe to call it again.
 func (a *Admin) Forget(ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions) (retention.Forgotten, error) {
 	if options == nil {
 		options = &retention.ForgetOptions{}
@@ -54,8 +55,8 @@ func (a *Admin) Forget(ctx context.Context, category messagestore.Category, age 
 	return forgotten, nil
 }
 
-// forget is one transaction of Forget. It begins at a global position, and sets the one to
-// go on from.
+// forget is one transaction of Forget. It begins at a global position, and sets the position to go
+// on from.
 func (a *Admin) forget(ctx context.Context, category messagestore.Category, age time.Duration, o *retention.ForgetOptions, forgotten *retention.Forgotten, next *int64) (more bool, err error) {
 	var outcome string
 	var keys, messages int64

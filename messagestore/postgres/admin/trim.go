@@ -15,16 +15,16 @@ import (
 )
 
 // Trim removes the first messages of a stream. The last one always stays, and so does the version.
-// The remaining messages keep their positions, without a gap. It is recorded by messages of type
-// dibs:Trimmed in account:retention-123 for account-123.
+// The remaining messages keep their positions, without a gap. Messages of type dibs:Trimmed record
+// it: for account-123 in account:retention-123.
 //
 // A message that a queue has not finished stays, and so do all messages after it in its stream. A
 // message that a consumer has parked stays until it is redriven or dropped. A message that was
 // trimmed before its handler failed is not parked.
 //
-// It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with an
-// error, some of it may be done; to call it again is safe. Invalid options are refused with a
-// [*messagestore.InvalidError] before anything is sent.
+// It removes at most 10,000 messages in one transaction, and does not hold up writers. If it
+// returns an error, a part may be done; it is safe to call it again. Invalid options are a
+// [*messagestore.InvalidError], before anything is sent.
 func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error) {
 	trimmed := retention.Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
 	err := removal.CheckName(stream)
@@ -74,9 +74,8 @@ func (a *Admin) trim(ctx context.Context, o *retention.TrimOptions, trimmed *ret
 	return more, nil
 }
 
-// TrimCategory trims every stream that a category has when it gets there, in order of their
-// names, each as [Admin.Trim] does, and yields each result. After an error it yields nothing
-// more.
+// TrimCategory calls [Admin.Trim] for every stream of a category, in order of their names,
+// including streams that are written while it runs, and yields each result. It ends after an error.
 func (a *Admin) TrimCategory(ctx context.Context, category messagestore.Category, options *retention.TrimOptions) iter.Seq2[retention.Trimmed, error] {
 	return func(yield func(retention.Trimmed, error) bool) {
 		if err := options.Validate(); err != nil {

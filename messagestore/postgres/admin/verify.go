@@ -34,14 +34,14 @@ var (
 // errNoAmcheck matches ErrNotSupported.
 var errNoAmcheck = fmt.Errorf("amcheck is not installed in this database, or not granted to this user: %w", messagestore.ErrNotSupported)
 
-// Verify checks the whole store and reports violations. It is for a store in use: it sees
-// everything as of one moment, takes no lock that a writer waits for, and gives no false alarm
-// for concurrent writes. It works on a replica too. It reads the whole table three to four
-// times, sorts streams on disk if they are many, and holds its snapshot meanwhile, so that
-// vacuum removes nothing that was deleted since.
+// Verify checks the whole store and reports violations. You can run it while the store is in use:
+// it sees one moment, takes no lock that a writer waits for, and concurrent writes cause no false
+// alarms. It works on a replica too. It reads the whole table three to four times, and sorts on
+// disk if there are many streams. It holds its snapshot meanwhile, so vacuum cannot remove rows
+// deleted since.
 //
-// It takes a pool or a connection, not in a transaction, of a member of dibs_admin.
-// A category that has no message is an error that matches [messagestore.ErrNotFound].
+// It needs a pool or a connection of a member of dibs_admin, not in a transaction. If a category
+// has no message, the error matches [messagestore.ErrNotFound].
 func (a *Admin) Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error) {
 	v := verifier{admin: a, max: 100}
 	if config != nil {
@@ -78,10 +78,10 @@ type verifier struct {
 	found  retention.Verification
 
 	categories  []counted
-	done, total int64 // of the messages to look at
+	done, total int64 // the messages checked, and all messages to check
 }
 
-// counted is a category, and how many messages of it are in the table.
+// counted is a category and its number of messages in the table.
 type counted struct {
 	name     messagestore.Category
 	messages int64
@@ -100,7 +100,7 @@ func (v *verifier) run(ctx context.Context, tx pgx.Tx) error {
 	v.total *= 2
 	v.tell("")
 
-	var names []string // of no category: all of them
+	var names []string // nil: all categories
 	for _, category := range v.config.Categories {
 		names = append(names, string(category))
 	}
@@ -164,7 +164,7 @@ func (v *verifier) has(category messagestore.Category) bool {
 	return false
 }
 
-// rows reads the answer of one of the functions.
+// rows reads the answer of a function.
 func (v *verifier) rows(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
 	listed := map[string]int{}
 	return v.query(ctx, tx, sql, args, func(rows pgx.Rows) error {
@@ -212,7 +212,7 @@ func (v *verifier) count(what string, category messagestore.Category, n int64) {
 	}
 }
 
-// amcheck runs as the user, not as the owner of the schema: the user needs a grant of the
+// amcheck runs as the user, not as the owner of the schema: the user needs the right to execute the
 // extension's functions.
 func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 	type index struct {
@@ -234,7 +234,7 @@ func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 	}
 	for _, i := range indexes {
 		err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-			// check is a name that PostgreSQL has quoted.
+			// PostgreSQL has quoted the name in check.
 			return v.query(ctx, tx, "select "+i.check+"($1::oid::regclass, true)", []any{i.oid}, func(pgx.Rows) error { return nil })
 		})
 		e, ok := errors.AsType[*pgconn.PgError](err)
@@ -250,8 +250,8 @@ func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// query prepares nothing: nobody has asked whether there is a pooler in between, and the
-// server may be another client's next.
+// query prepares no statements: there may be a pooler in between, so the server may serve another
+// client next.
 func (v *verifier) query(ctx context.Context, tx pgx.Tx, sql string, args []any, each func(pgx.Rows) error) error {
 	return pglink.EachRow(ctx, tx, pglink.InSchema(sql, v.admin.schema), append([]any{pgx.QueryExecModeExec}, args...), each)
 }

@@ -1,5 +1,5 @@
-// Package postgrestest gives a test a PostgreSQL database of its own, with the schema of Dibs in
-// it, and drops the database when the test ends.
+// Package postgrestest makes a PostgreSQL database with the schema of Dibs for each test, and drops
+// it when the test ends.
 //
 //	store := postgrestest.New(t, nil)
 //
@@ -9,17 +9,17 @@
 //	docker run --rm -d -p 5432:5432 -e POSTGRES_PASSWORD=postgres postgres:17
 //	export TEST_DATABASE_URL=postgres://postgres:postgres@localhost/postgres
 //
-// Its role needs the right to create databases (CREATEDB), and no more. The migration makes the
-// roles of the migrations (dibs_owner, dibs_writer ...) and message_store if the role may
-// (CREATEROLE); a store whose role may not act as dibs_owner belongs to the role. The server need
-// not be durable: fsync, full_page_writes and synchronous_commit may be off.
+// The role in the URL needs only the right to create databases (CREATEDB). If it also has
+// CREATEROLE, the migration creates the roles dibs_owner, dibs_writer and so on, and message_store.
+// If the role may not act as dibs_owner, it owns the store itself. The server need not be durable:
+// fsync, full_page_writes and synchronous_commit may be off.
 //
-// Without a URL the test is skipped, and the message names the variable; where the variable CI is
-// set, the test fails, so that a green run has run it.
+// Without a URL the test is skipped, and the message names the variable. If the variable CI is set,
+// the test fails instead, so that a green run has run it.
 //
 // The first test of a role on a server migrates a database and leaves it there as a template, with
-// a name that begins with dibs_test_migrated_. The databases of tests are copies of it, which takes
-// some 50 ms each.
+// a name that begins with dibs_test_migrated_. The databases of tests are copies of it; a copy
+// takes some 50 ms.
 package postgrestest
 
 import (
@@ -41,22 +41,22 @@ import (
 // Variable is the environment variable that names the server.
 const Variable = "TEST_DATABASE_URL"
 
-// Config says where the server is. A nil *Config is a good one.
+// Config configures [New]. nil means the defaults.
 type Config struct {
-	// URL names a database on the server, as for [pgxpool.New]. The database itself is not written
-	// to.
+	// URL names a database on the server, as for [pgxpool.New]. The tests do not write to this
+	// database.
 	//
 	// Defaults to the environment variable TEST_DATABASE_URL.
 	URL string
 
 	// Postgres is the configuration of the store's driver.
 	//
-	// Defaults to none.
+	// Defaults to nil, the driver's defaults.
 	Postgres *postgres.Config
 }
 
-// New returns a store over a database of the test's own. The store is closed, and the database
-// dropped, when the test ends. It is safe for concurrent use.
+// New returns a store over a new database. When the test ends, the store is closed and the database
+// dropped. The store is safe for concurrent use.
 func New(t testing.TB, config *Config) *messagestore.Store {
 	t.Helper()
 	var driver *postgres.Config
@@ -75,8 +75,8 @@ func New(t testing.TB, config *Config) *messagestore.Store {
 	return store
 }
 
-// Pool returns a pool on a database of the test's own, for a test that looks at tables of its own
-// too. The pool is closed when the test ends.
+// Pool returns a pool on a new migrated database, for a test that also uses tables of yours. The
+// pool is closed when the test ends.
 func Pool(t testing.TB, config *Config) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), URL(t, config))
@@ -87,10 +87,9 @@ func Pool(t testing.TB, config *Config) *pgxpool.Pool {
 	return pool
 }
 
-// URL returns the URL of a migrated database of the test's own, for a service that opens it by
-// itself. The database is dropped when the test ends, even if it is still connected to. The URL
-// holds the setting dibs.allow_unsafe_settings, by which the driver takes a server that is not
-// durable.
+// URL returns the URL of a new migrated database, for a service that opens the database itself. The
+// database is dropped when the test ends, even if there are still connections. The URL sets
+// dibs.allow_unsafe_settings, so that the driver accepts a server that is not durable.
 func URL(t testing.TB, config *Config) string {
 	t.Helper()
 	server := os.Getenv(Variable)
@@ -109,9 +108,9 @@ func URL(t testing.TB, config *Config) string {
 	return database
 }
 
-// taken returns the URL of a database with the setting by which the driver takes the server as it
-// is: the database is gone after the test, so nothing in it has to outlive a crash. It is in the
-// URL, since only a superuser may set it for a database.
+// taken adds the setting dibs.allow_unsafe_settings to a URL: the database is gone after the test,
+// so its data need not survive a crash. The setting is in the URL because only a superuser may set
+// it for a database.
 func taken(database string) (string, error) {
 	config, err := pgx.ParseConfig(database)
 	if err != nil {
@@ -125,7 +124,8 @@ func taken(database string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// By hand: a plus is a space to package url, and a plus to pgx and libpq.
+	// This parses the query by hand, because a plus is a space for package url, and a plus for pgx
+	// and libpq.
 	query := slices.DeleteFunc(strings.Split(u.RawQuery, "&"), func(p string) bool { return p == "" || strings.HasPrefix(p, "options=") })
 	u.RawQuery = strings.Join(append(query, "options="+strings.ReplaceAll(url.QueryEscape(options), "+", "%20")), "&")
 	return u.String(), nil
