@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,28 +150,6 @@ func TestTheMemberThatHasTheMessageParksIt(t *testing.T) {
 		require.Empty(t, log.of(t, "not parked"))
 		require.Empty(t, itemsOf(t, store, account, "ledger", queuing.Suspended))
 	})
-}
-
-func TestARequestToParkIsValidated(t *testing.T) {
-	t.Parallel()
-	store := newStore()
-	write(t, store, "account-1", Deposited{1})
-	write(t, store, "other-1", Deposited{1})
-	of := func(stream messagestore.StreamName) *messagestore.Message {
-		m, err := store.Last(t.Context(), stream)
-		require.NoError(t, err)
-		return m
-	}
-	ledger := operate.Consumer(store, account, "ledger")
-	for _, reason := range []string{"", strings.Repeat("x", 256), "two\nlines", "\xff"} {
-		_, err := ledger.Park(t.Context(), of("account-1"), reason)
-		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		require.ErrorContains(t, err, "reason")
-	}
-	_, err := ledger.Park(t.Context(), of("other-1"), "why")
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = ledger.Park(t.Context(), nil, "why")
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
 func TestAMessageThatIsDroppedIsNotRedriven(t *testing.T) {

@@ -307,28 +307,6 @@ func TestExtensionThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestContextEndsAtOnceWhenTheLeaseIsTaken(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
-		began := time.Now()
-		a, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
-			require.NoError(t, m.ForceRelease(ctx, "", "k", "it hangs"))
-			next := lease(t, m, request("B"))
-			<-ctx.Done()
-			require.Equal(t, 5*time.Second, time.Since(began), "at the next beat")
-			require.ErrorIs(t, context.Cause(ctx), intent.ErrLeaseLost)
-			require.NoError(t, next.Confirm(t.Context(), receipt{"B's"}))
-			return receipt{"A's"}, nil
-		})
-
-		require.ErrorIs(t, err, intent.ErrLeaseLost)
-		r, err := intent.Result[receipt](a)
-		require.NoError(t, err)
-		require.Equal(t, receipt{"B's"}, r)
-		require.Equal(t, "B", a.Intent.Session)
-	})
-}
-
 func TestWorkThatDoesNotStopIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -2,25 +2,18 @@ package intent_test
 
 import (
 	"context"
-	"errors"
 	"math"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
-	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
 const category messagestore.Category = "payment:intent"
@@ -219,78 +212,3 @@ type forgettingStore struct {
 }
 
 func (s forgettingStore) Forgets() bool { return s.forgets }
-
-// A life that nobody can end is none, and no request finds out.
-func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
-	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
-	file, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "intents.db"), nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, file.Close()) })
-	for name, store := range map[string]intent.Store{
-		"memory":                   store,
-		"it says so":               forgettingStore{store, false},
-		"a store of another kind":  struct{ intent.Store }{store},
-		"a store without a driver": &messagestore.Store{},
-	} {
-		_, err := intent.New(store, category, &intent.Config{KeyLife: 24 * time.Hour})
-		require.ErrorIs(t, err, intent.ErrInvalidConfig, name)
-		refused, is := errors.AsType[*messagestore.InvalidError](err)
-		require.True(t, is, name)
-		require.Equal(t, []string{"KeyLife", `"24h0m0s"`}, []string{refused.Field, refused.Value}, name)
-		require.ErrorContains(t, err, "no key of this store can be removed, so its keys live for ever: leave it out", name)
-		_, err = intent.New(store, category, nil)
-		require.NoError(t, err, name)
-	}
-	pool, err := pgxpool.New(t.Context(), "postgres://localhost:1/none") // nothing is sent
-	require.NoError(t, err)
-	t.Cleanup(pool.Close)
-	db := stdlib.OpenDBFromPool(pool)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	for name, store := range map[string]intent.Store{
-		"it says so":                  forgettingStore{store, true},
-		"SQLite":                      must.New(messagestore.New(file, nil)),
-		"PostgreSQL":                  must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)),
-		"PostgreSQL, by database/sql": must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil)),
-	} {
-		_, err := intent.New(store, category, &intent.Config{KeyLife: 24 * time.Hour})
-		require.NoError(t, err, name)
-	}
-}
-
-// A racingStore has another manager come in before the first look whether a category has intents.
-type racingStore struct {
-	forgettingStore
-	before func()
-}
-
-func (s racingStore) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	s.before()
-	return s.forgettingStore.ReadCategoryPage(ctx, q)
-}
-
-func TestManagersOfOneKeyLifeMayStartAtOnce(t *testing.T) {
-	t.Parallel()
-	for name, life := range map[string]time.Duration{"the same": time.Hour, "another": 2 * time.Hour, "for ever": 0} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			forgets := forgettingStore{must.New(messagestore.New(memory.New(), nil)), true}
-			other := manager(t, forgets, &intent.Config{KeyLife: life})
-			m := manager(t, racingStore{forgets, sync.OnceFunc(func() { lease(t, other, intent.Request{Key: "first", Content: 1}) })}, &intent.Config{KeyLife: time.Hour})
-
-			a, err := m.Reserve(t.Context(), request("A"))
-
-			if life == time.Hour {
-				require.NoError(t, err)
-				require.Equal(t, intent.Reserved, a.Outcome)
-				return
-			}
-			require.ErrorIs(t, err, intent.ErrInvalidConfig)
-			rule := "has 2h0m0s"
-			if life == 0 {
-				rule = "had a key before a life of keys was declared"
-			}
-			require.ErrorContains(t, err, rule)
-		})
-	}
-}

@@ -288,28 +288,6 @@ type failing struct{ err error }
 
 func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
 
-// An operator reads what this side knows.
-func TestErrorsOfHTTPSayWhatThisSideKnows(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	closed := "http://" + l.Addr().String()
-	l.Close()
-	hangs := serve(t, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // or the server does not see the client go
-		<-r.Context().Done()
-	})
-	for to, words := range map[string]string{
-		closed:                              "connection refused",
-		"https://" + hangs[len("http://"):]: "HTTP response to HTTPS client",
-		hangs:                               "deadline exceeded",
-		"http://nobody.invalid":             "lookup nobody.invalid",
-	} {
-		err := sinkTo(t, to, &outbox.HTTPConfig{Timeout: 500 * time.Millisecond}).Send(t.Context(), message())
-		require.ErrorContains(t, err, words)
-	}
-}
-
 func TestErrorsOfHTTPHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	refusing := serve(t, answering(400))

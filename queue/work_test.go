@@ -177,20 +177,6 @@ func TestReceiveWaitsInLine(t *testing.T) {
 	})
 }
 
-func TestUniqueItemsAreInsertedOnce(t *testing.T) {
-	t.Parallel()
-	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
-		first := insert(t, q, Send{To: "ann"}, &queue.InsertOpts{Unique: "report 2026-11"})
-		again := insert(t, q, Send{To: "ann"}, &queue.InsertOpts{Unique: "report 2026-11"})
-		require.False(t, first.Duplicate)
-		require.True(t, again.Duplicate)
-		require.Equal(t, first.Position, again.Position)
-		_, err := q.Insert(t.Context(), Send{To: "bob"}, &queue.InsertOpts{Unique: "report 2026-11"})
-		var reused *queue.KeyReusedError
-		require.ErrorAs(t, err, &reused)
-	})
-}
-
 func TestAnItemIsNotDeliveredBeforeItsDate(t *testing.T) {
 	t.Parallel()
 	each(t, nil, func(t *testing.T, q *queue.Queue, store *messagestore.Store) {
@@ -212,23 +198,5 @@ func TestAnItemIsNotDeliveredBeforeItsDate(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, changed, 1)
 		awaitState(t, q, far.Position, queue.Finished)
-	})
-}
-
-func TestAStopGivesBackWhatIsNotHandled(t *testing.T) {
-	t.Parallel()
-	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
-		begun := make(chan struct{}, 1)
-		stop := working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
-			begun <- struct{}{}
-			<-ctx.Done()
-			return ctx.Err()
-		}, &queue.WorkConfig{Grace: 2 * time.Second}) // after it a busy machine has as long for the handler to return
-		at := insert(t, q, Send{To: "ann"}, nil)
-		await.Receive(t, "the handler", begun)
-		require.NoError(t, stop())
-		item := awaitState(t, q, at.Position, queue.Later)
-		require.Zero(t, item.Failures)
-		require.Equal(t, 1, item.Version)
 	})
 }

@@ -148,27 +148,6 @@ func TestAKeyMeansSomethingWithinOneEntity(t *testing.T) {
 	}
 }
 
-func TestAnyoneCanSeeWhoWon(t *testing.T) {
-	t.Parallel()
-	store := newStore()
-	r := newReserver(t, store, nil)
-	_, err := r.Lookup(t.Context(), command, "a+b")
-	require.ErrorIs(t, err, messagestore.ErrNotFound)
-	require.EqualError(t, err, "look up reservation account:command+reservation+accounts-123+a%2Bb: no such message")
-	source := send(t, store, command, Deposit{"a+b", 10})
-	_, err = r.Reserve(t.Context(), source, "a+b")
-	require.NoError(t, err)
-
-	result, err := r.Lookup(t.Context(), command, "a+b")
-
-	require.NoError(t, err)
-	require.Equal(t, reservation.Reserved, result.Outcome)
-	require.Equal(t, "a+b", result.Key)
-	require.True(t, result.Winner.Metadata.Follows(source))
-	_, err = r.Lookup(t.Context(), command, "")
-	require.ErrorIs(t, err, reservation.ErrInvalidKey)
-}
-
 func TestNewTellsAllMistakes(t *testing.T) {
 	t.Parallel()
 	store := newStore()

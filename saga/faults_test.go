@@ -557,10 +557,3 @@ func TestATransactionOfAnotherStoreIsRefused(t *testing.T) {
 	_, err = saga.New(th.txs.Store, "booking", seats.Do, saga.Steps{seats}, nil)
 	require.NoError(t, err)
 }
-
-// A deafStore reads no page of a category.
-type deafStore struct{ *messagestore.Store }
-
-func (deafStore) ReadCategoryPage(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	return messagestore.CategoryPage{}, errDown
-}

@@ -163,69 +163,6 @@ func TestAProcessForgetsASagaThatIsAnother(t *testing.T) {
 	})
 }
 
-// What a process begins has its turn at once. The runner's own messages, and those of others, are looked at with pauses.
-func TestASagaThatBeginsInTheProcessOfItsRunnerGoesOnAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, w := newStore(), newWorld()
-		s := plainly(t, store, w)
-		defer running(t, s)()
-		for _, id := range []string{"1", "2", "3", "4", "5"} {
-			began := time.Now()
-			begin(t, s, id, trip{"LIS"})
-			waitFor(t, s, id)
-			require.Zero(t, time.Since(began), id)
-		}
-		time.Sleep(4 * time.Millisecond) // the end of the last is reported, and that was a look
-		began := time.Now()
-		write(t, store, s.Start("6", trip{"LIS"}))
-		waitFor(t, s, "6")
-		require.LessOrEqual(t, time.Since(began), 20*time.Millisecond)
-	})
-}
-
-// A hooked store has a saga's turn before or after a write, once, and before its writer is told.
-type hooked struct {
-	*tally
-	before func() error
-	after  func(m *messagestore.Message) error
-}
-
-func (s *hooked) WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error) {
-	before, after := s.before, s.after
-	s.before, s.after = nil, nil
-	if before != nil {
-		if err := before(); err != nil {
-			return nil, err
-		}
-	}
-	written, err := s.tally.WriteStreams(ctx, writes...)
-	if err == nil && after != nil {
-		var m *messagestore.Message
-		if m, err = s.Last(ctx, writes[0].Stream); err == nil {
-			err = after(m)
-		}
-	}
-	return written, err
-}
-
-// What another process has begun under the id may have had turns.
-func TestAFirstTurnOfWhatAnotherProcessHasBegunReadsIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, w := &hooked{tally: &tally{Store: newStore()}}, newWorld()
-		there, here := plainly(t, store.Store, w), plainly(t, store, w)
-		begin(t, there, "7", trip{"LIS"})
-		write(t, store.Store, messagestore.To(here.Category().Stream("7"), 0,
-			event.Began{Step: "flight", Attempt: 1, Input: json.RawMessage(`{"to": "LIS"}`)},
-			event.Done{Step: "flight", Output: json.RawMessage(`{"reference": "one"}`)}))
-		m := firstOf(t, store, "7")
-		store.before = func() error { return here.Turn(t.Context(), m, 0) }
-		begin(t, here, "7", trip{"LIS"})
-		require.Equal(t, "book hotel, book car", w.did())
-	})
-}
-
 // A slow store takes its time for each take, and counts them, and the reads of the category.
 type slow struct {
 	*messagestore.Store

@@ -194,34 +194,6 @@ func TestAnOperatorListsAllButWhatIsNoSaga(t *testing.T) {
 	})
 }
 
-// What has not ended is listed from the queue, in every state, and no category is read.
-func TestAnOperatorListsTheOpenSagas(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, w := newStore(), newWorld()
-		w.fails("book hotel", 1, puzzle("what hotel?"))
-		s, c := travel(t, store, w, nil), withCar(t, store, w, nil)
-		stop := running(t, s)
-		for _, id := range []string{"suspended", "ended"} {
-			begin(t, s, id, trip{"LIS"})
-			waitFor(t, s, id)
-		}
-		stop()
-		stop = running(t, c)
-		begin(t, c, "asks", trip{"LIS"})
-		time.Sleep(time.Second)
-		stop()
-		begin(t, s, "new", trip{"LIS"})
-		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, event.Resumed{}))
-
-		open, err := listed(t, operator(t, &deafStore{Store: store}))
-		require.ErrorContains(t, err, "booking:saga-x")
-		every, _ := listed(t, operator(t, store), all...)
-		require.Len(t, open, 3)
-		require.Equal(t, open, slices.DeleteFunc(every, func(s saga.Status[json.RawMessage]) bool { return s.State == saga.StateCompleted }))
-	})
-}
-
 func TestAnOperatorRefusesBadInput(t *testing.T) {
 	t.Parallel()
 	store := newStore()
