@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -385,17 +384,6 @@ func TestAnIdleConsumerFindsOutThatItWasReset(t *testing.T) {
 			})
 		}
 	}
-}
-
-// An asked store counts how often it is asked for its epoch.
-type asked struct {
-	*tap
-	epochs atomic.Int64
-}
-
-func (s *asked) Epoch(context.Context) (string, error) {
-	s.epochs.Add(1)
-	return "", nil
 }
 
 // A hooked driver calls a function before the next append.

@@ -580,17 +580,3 @@ func TestCatchUpDoesNotEndWhileMessagesAreInHand(t *testing.T) {
 		require.Equal(t, int64(3), c.Stats().Handled)
 	})
 }
-
-// A silent store is one that does not answer any more once it was told to fall silent.
-type silent struct {
-	*messagestore.Store
-	now atomic.Bool
-}
-
-func (s *silent) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	if s.now.Load() {
-		<-ctx.Done()
-		return messagestore.CategoryPage{}, ctx.Err()
-	}
-	return s.Store.ReadCategoryPage(ctx, q)
-}

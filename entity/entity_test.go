@@ -408,14 +408,10 @@ func TestASnapshotThatCannotBeWrittenIsLogged(t *testing.T) {
 }
 
 type (
-	withPointer struct{ At struct{ Of [2]*int } }
-	withBig     struct{ Sum big.Int }
-	withFunc    struct{ F func() }
-	hidden      struct{ N, m int }
-	leftOut     struct {
-		N int `json:"-"`
-	}
-	withAny      struct{ Deep []map[string]any }
+	withPointer  struct{ At struct{ Of [2]*int } }
+	withBig      struct{ Sum big.Int }
+	withFunc     struct{ F func() }
+	hidden       struct{ N, m int }
 	wellClonedBy struct{ M map[string]int }
 	plain        struct { // everything that needs no Clone
 		ID uuid.UUID
@@ -424,18 +420,12 @@ type (
 		A  [3]struct{ F float64 }
 	}
 	recursive struct{ Children []recursive }
-
-	beside struct { // encoded as its time alone
-		time.Time
-		Balance int
-	}
 )
 
 var _ = hidden{m: 1}
 
 func (w *wellClonedBy) Clone() wellClonedBy { return wellClonedBy{map[string]int{"cloned": len(w.M)}} }
 func (r recursive) Clone() recursive        { return r }
-func (w withAny) Clone() withAny            { return w }
 
 func TestAnEntityThatCannotBeKeptIsRefused(t *testing.T) {
 	t.Parallel()

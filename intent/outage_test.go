@@ -57,12 +57,6 @@ func (s *outageStore) shutDown() {
 	s.shut = true
 }
 
-func (s *outageStore) failed() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.calls
-}
-
 func (s *outageStore) err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -284,10 +284,6 @@ func TestErrorsOfHTTPHoldNothingOfAMalformedAnswer(t *testing.T) {
 	}
 }
 
-type failing struct{ err error }
-
-func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
-
 func TestErrorsOfHTTPHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	refusing := serve(t, answering(400))

@@ -38,10 +38,9 @@ func (d *awayDriver) QueueExtend(ctx context.Context, e queuing.Extension) ([]qu
 	return d.Driver.QueueExtend(ctx, e)
 }
 
-// A funcSink is a sink of functions.
+// A funcSink is a sink of a function.
 type funcSink struct {
-	send    func(ctx context.Context, m *outbox.Message) error
-	sendAll func(ctx context.Context, all []*outbox.Message) []error
+	send func(ctx context.Context, m *outbox.Message) error
 }
 
 func (s *funcSink) Send(ctx context.Context, m *outbox.Message) error { return s.send(ctx, m) }

@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
@@ -320,19 +319,6 @@ func TestAnInsertBehindAStagedOneOfItsKeyIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		requireItems(t, db.store, q, 0)
 	}
-}
-
-// commit ends a transaction of f by a statement.
-func commit(t *testing.T, pool *pgxpool.Pool, f func(tx pgx.Tx), statement string) {
-	t.Helper()
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
-	defer conn.Release()
-	tx, err := conn.Begin(t.Context())
-	require.NoError(t, err)
-	f(tx)
-	_, err = conn.Exec(t.Context(), statement)
-	require.NoError(t, err)
 }
 
 func TestWhatASavepointTakesBackIsNotInserted(t *testing.T) {

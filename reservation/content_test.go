@@ -27,10 +27,6 @@ type otherNote note
 
 func (otherNote) MessageType() string { return "OtherNote" }
 
-type broken struct{ F func() }
-
-func (broken) MessageType() string { return "Broken" }
-
 func TestEqualCommandsHaveEqualKeys(t *testing.T) {
 	t.Parallel()
 	a := reservation.ContentKey(note{Text: "a"})

@@ -7,11 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -161,29 +159,4 @@ func TestAProcessForgetsASagaThatIsAnother(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "hotel to OPO", status.Out.Hotel.Reference)
 	})
-}
-
-// A slow store takes its time for each take, and counts them, and the reads of the category.
-type slow struct {
-	*messagestore.Store
-	driver       *slowDriver
-	pages, takes atomic.Int64
-}
-
-type slowDriver struct {
-	queuing.Driver
-	of *slow
-}
-
-func (s *slow) Driver() (messagestore.Driver, error) { return s.driver, nil }
-
-func (s *slow) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	s.pages.Add(1)
-	return s.Store.ReadCategoryPage(ctx, q)
-}
-
-func (d *slowDriver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
-	d.of.takes.Add(1)
-	time.Sleep(5 * time.Millisecond)
-	return d.Driver.QueueTake(ctx, t)
 }

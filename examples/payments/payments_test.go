@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -18,16 +17,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
-
-// order has the bank pay, and returns the answer's status.
-func order(t *testing.T, bank http.Handler, token int64) int {
-	t.Helper()
-	body, err := json.Marshal(payments.Order{Payment: "1", Amount: 10, Token: token})
-	require.NoError(t, err)
-	w := httptest.NewRecorder()
-	bank.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders", bytes.NewReader(body)))
-	return w.Code
-}
 
 func newAPI(t *testing.T, bank http.Handler) http.Handler {
 	t.Helper()
