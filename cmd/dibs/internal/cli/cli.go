@@ -43,6 +43,47 @@ func helpOf(command string) string {
 	return strings.TrimSuffix(text, "\n")
 }
 
+// A parser is one of the grammar.
+type parser struct {
+	*kong.Kong
+	grammar
+}
+
+// parsers are not in use. To build one takes longer than many a command does.
+var parsers sync.Pool
+
+func newParser() (*parser, error) {
+	if p, is := parsers.Get().(*parser); is {
+		return p, nil
+	}
+	p := &parser{}
+	var err error
+	p.Kong, err = kong.New(&p.grammar, kong.Name("dibs"), kong.Description(helpOf("dibs")), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}))
+	if err != nil {
+		return nil, err
+	}
+	for _, command := range p.Model.Children {
+		addHelp(command)
+	}
+	return p, nil
+}
+
+// free lets others have the parser, without what it knows of a command line.
+func (p *parser) free(command *kong.Context) {
+	for _, path := range command.Path {
+		switch {
+		case path.Flag != nil:
+			path.Flag.Set = false
+		case path.Positional != nil:
+			path.Positional.Set = false
+		case path.Command != nil:
+			path.Command.Active = false
+		}
+	}
+	p.Stdout, p.Stderr = nil, nil
+	parsers.Put(p)
+}
+
 // addHelp gives a command and its own commands their long help.
 func addHelp(node *kong.Node) {
 	node.Detail = helpOf(node.FullPath())
@@ -129,20 +170,19 @@ func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
 		}
 	}
 
-	var g grammar
-	helped := false
-	parser, err := kong.New(&g,
-		kong.Name("dibs"), kong.Description(helpOf("dibs")),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
-		kong.Writers(a.out, a.stderr), kong.Exit(func(int) { helped = true }),
-		kong.BindTo(bounded, (*context.Context)(nil)), kong.Bind(a))
+	p, err := newParser()
 	if err != nil {
 		return a.fail(ctx, fmt.Errorf("command line: %w", err))
 	}
-	for _, command := range parser.Model.Children {
-		addHelp(command)
+	helped := false
+	p.Stdout, p.Stderr, p.Exit = a.out, a.stderr, func(int) { helped = true }
+	command, err := p.Parse(args)
+	if parse, ok := errors.AsType[*kong.ParseError](err); ok {
+		command = parse.Context
 	}
-	command, err := parser.Parse(args)
+	if command != nil {
+		defer p.free(command)
+	}
 	if helped {
 		return a.end(ctx, nil)
 	}
@@ -152,9 +192,10 @@ func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
 	if err := emptyFlag(command); err != nil {
 		return a.end(ctx, err)
 	}
-	a.globals = g.globals
+	a.globals = p.globals
 	a.out.json = a.JSON
-	return a.end(ctx, command.Run())
+	command.BindTo(bounded, (*context.Context)(nil))
+	return a.end(ctx, command.Run(a))
 }
 
 // emptyFlag returns an error for a flag that was given with an empty text, such as a variable of a shell that is not set. It

@@ -31,7 +31,7 @@ func TestTranscriptsInTheDocumentationAreTrue(t *testing.T) {
 		shell, same := dibs, steady
 		switch {
 		case strings.Contains(block[1], " payment:intent"):
-			shell, same = withIntents, steadyLeases
+			shell, same = withIntents, withIntents.same
 			intents++
 		case strings.Contains(block[1], " payments:inbox"):
 			shell = withIntents
@@ -75,16 +75,6 @@ func documented(t *testing.T, dibs *shell) {
 	lapse(t, m, "acme", "29403/1998-12")
 }
 
-var (
-	aLength = regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?m?s\b`)
-	aGap    = regexp.MustCompile(` {2,}`)
-)
-
-// steadyLeases replaces also durations, and the columns whose width depends on them.
-func steadyLeases(output string) string {
-	return aGap.ReplaceAllString(aLength.ReplaceAllString(steadyTokens(output), "15s"), "  ")
-}
-
 // shellOut runs a typed line, with the few things of a shell that the transcripts use.
 func shellOut(t *testing.T, dibs *shell, typed string) string {
 	t.Helper()
@@ -92,24 +82,6 @@ func shellOut(t *testing.T, dibs *shell, typed string) string {
 		r := dibs.run(t, words(code)[1:]...)
 		return r.stdout + r.stderr + string(rune('0'+r.code)) + "\n"
 	}
-	if producer, consumer, piped := strings.Cut(typed, " | "); piped {
-		input := words(producer)
-		require.Equal(t, "echo", input[0])
-		r := dibs.feed(t, strings.Join(input[1:], " ")+"\n", words(consumer)[1:]...)
-		return r.stdout + r.stderr
-	}
-	args := words(typed)
-	require.Equal(t, "dibs", args[0])
-	r := dibs.run(t, args[1:]...)
+	r := dibs.typed(t, typed)
 	return r.stdout + r.stderr
-}
-
-var word = regexp.MustCompile(`'([^']*)'|(\S+)`)
-
-func words(typed string) []string {
-	var all []string
-	for _, match := range word.FindAllStringSubmatch(typed, -1) {
-		all = append(all, match[1]+match[2])
-	}
-	return all
 }

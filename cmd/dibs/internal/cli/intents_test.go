@@ -3,7 +3,6 @@ package cli_test
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,11 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	library "github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
 const payments messagestore.Category = "payment:intent"
@@ -62,74 +63,16 @@ func TestListPrintsTheHoldersOfIntents(t *testing.T) {
 		require.NoError(t, hold(t, m, intent.Request{Key: "c", Session: "C"}).Release(t.Context(), "no money"))
 		require.NoError(t, hold(t, m, intent.Request{Key: "d", Session: "D"}).Confirm(t.Context(), map[string]int{"n": 1}))
 		lapse(t, m, "", "b")
-		listed := func(flags ...string) (all []string) {
-			for _, line := range objects(t, dibs.ok(t, append([]string{"intents", "list", "payment:intent", "--json"}, flags...)...)) {
-				all = append(all, fmt.Sprint(line["state"], " ", line["key"], " by ", line["session"]))
-			}
-			return all
-		}
-
-		require.Equal(t, []string{"held a+1 by A", "lapsed b by B"}, listed())
-		require.Equal(t, []string{"held a+1 by A"}, listed("--held"))
-		require.Equal(t, []string{"lapsed b by B"}, listed("--lapsed"))
-		require.Equal(t, []string{"released c by C"}, listed("--released"))
-		require.Equal(t, []string{"done d by D"}, listed("--done"))
-		require.Equal(t, []string{"held a+1 by A"}, listed("--scope", "acme"))
-		require.Equal(t, []string{"held a+1 by A", "lapsed b by B", "released c by C"}, listed("--held", "--lapsed", "--released", "--done", "--limit", "3"))
-		require.Empty(t, listed("--since", "2999-01-01T00:00:00Z"))
-
-		text := dibs.ok(t, "intents", "list", "payment:intent")
-		require.Regexp(t, `^state +key +scope +session +attempt +since +until +left +line\n`, text)
-		require.Regexp(t, `\nheld +a\+1 +acme +A +1 +\S+Z  \S+Z  +(\d+m\S+|1h0m0s) +0\n`, text)
-		require.Regexp(t, `\nlapsed +b +- +B +1 +\S+Z  \S+Z  +- +0\n$`, text)
-		line := objects(t, dibs.ok(t, "intents", "list", "payment:intent", "--held", "--json"))[0]
-		require.InDelta(t, 1800, line["leftSeconds"], 1800)
-		require.Equal(t, "payment:intent-acme+a%2B1", line["stream"])
-		cut := dibs.run(t, "intents", "list", "payment:intent", "--limit", "1")
-		require.Equal(t, "dibs: 1 of 2 intents; --limit prints more\n", cut.stderr)
-		require.NoError(t, hold(t, m, intent.Request{Key: "a+1", Scope: "acme", Session: "A"}).Confirm(t.Context(), nil))
-		none := func(flags ...string) result {
-			return dibs.run(t, append([]string{"intents", "list", "payment:intent"}, flags...)...)
-		}
-		require.Equal(t, result{0, "", "no intent of payment:intent with a message in the last day is held\n"}, none("--held"))
-		require.Equal(t, result{0, "", "no intent of payment:intent in the scope acme with a message since 2026-01-01T00:00:00Z is held or lapsed\n"}, none("--scope", "acme", "--since", "2026-01-01T00:00:00Z"))
-		require.Equal(t, result{0, "", "no intent of payment:intent in the scope zoo with a message in the last day is held, lapsed, released or done\n"},
-			none("--scope", "zoo", "--held", "--lapsed", "--released", "--done"))
-		require.Equal(t, result{}, none("--held", "--json"))
-	})
-}
-
-func TestListGoesOnPastAStreamThatIsNoIntent(t *testing.T) {
-	t.Parallel()
-	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		m := manager(t, store, nil)
-		hold(t, m, intent.Request{Key: "a", Session: "A", TTL: time.Hour})
-		dibs.ok(t, "write", "payment:intent-b", "Opened", `{}`)
-		hold(t, m, intent.Request{Key: "c", Session: "C", TTL: time.Hour})
-
-		r := dibs.run(t, "intents", "list", "payment:intent")
-
-		require.Equal(t, 1, r.code)
-		require.Regexp(t, `\nheld +a .*\nheld +c .*\n$`, r.stdout)
-		require.Contains(t, r.stderr, `corrupt intent: payment:intent-b@0: a message of the type "Opened" is none of an intent's`)
-		require.Contains(t, r.stderr, "dibs intents verify")
-		r = dibs.run(t, "intents", "list", "payment:intent", "--json")
-		require.Equal(t, 1, r.code)
-		require.Len(t, objects(t, r.stdout), 2)
-		require.Equal(t, "corrupt", objects(t, r.stderr)[0]["kind"])
-		r = dibs.run(t, "intents", "list", "payment:intent", "--limit", "1")
-		require.Equal(t, 2, strings.Count(r.stdout, "\n"))
-		require.Contains(t, r.stderr, "dibs: 1 of 2 intents; --limit prints more\n")
+		dibs.script(t, "intents", store, map[string]func(){"a+1 is done": func() {
+			require.NoError(t, hold(t, m, intent.Request{Key: "a+1", Scope: "acme", Session: "A"}).Confirm(t.Context(), nil))
+		}})
 	})
 }
 
 // More than a store returns at once.
 func TestListHasNoBound(t *testing.T) {
 	t.Parallel()
-	dibs := newShell(t)
-	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	store := must.New(messagestore.New(memory.New(), nil))
 	m := manager(t, store, nil)
 	const many = messagestore.MaxReadMessages + 1
 	var writes []messagestore.StreamWrite
@@ -143,7 +86,16 @@ func TestListHasNoBound(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	require.Len(t, objects(t, dibs.ok(t, "intents", "list", "payment:intent", "--json", "--limit", fmt.Sprint(many))), many)
+	require.Len(t, objects(t, over(t, store, "intents", "list", "payment:intent", "--json", "--limit", fmt.Sprint(many))), many)
+}
+
+// over runs dibs over a store.
+func over(t *testing.T, store *messagestore.Store, args ...string) string {
+	t.Helper()
+	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) { return store, nil }
+	var stdout, stderr strings.Builder
+	require.Equal(t, 0, cli.RunOver(t.Context(), open, append(args, "--store", "memory:"), &stdout, &stderr, func(string) string { return "" }), &stderr)
+	return stdout.String()
 }
 
 // story is an intent with all that may happen to one, and a payment that followed.
@@ -184,8 +136,6 @@ func story(t *testing.T, store *messagestore.Store) {
 	require.NoError(t, hold(t, m, r).Confirm(t.Context(), map[string]string{"receipt": "R1"}))
 }
 
-var aToken = regexp.MustCompile(`\b\d{16}\b`)
-
 // steadyTokens replaces times, ids and tokens.
 func steadyTokens(output string) string {
 	return aToken.ReplaceAllString(steady(output), "1136214245000000")
@@ -221,17 +171,7 @@ func TestShowPrintsStateAndHistoryOfAnIntent(t *testing.T) {
 		m := manager(t, store, nil)
 		hold(t, m, intent.Request{Key: "k", Session: "A", TTL: time.Hour})
 
-		golden(t, "show-intent", steadyTokens(dibs.ok(t, "intents", "show", "payment:intent", "29401/1998-12", "--scope", "acme")))
-
-		require.Regexp(t, `\nuntil +\S+Z\nleft +\d+m\S+s\n\n`, dibs.ok(t, "intents", "show", "payment:intent", "k"))
-		lines := objects(t, dibs.ok(t, "intents", "show", "payment:intent", "29401/1998-12", "--scope", "acme", "--json"))
-		require.Len(t, lines, 1+10)
-		require.Equal(t, []any{"done", "C", 3.0, map[string]any{"receipt": "R1"}}, []any{lines[0]["state"], lines[0]["session"], lines[0]["attempt"], lines[0]["result"]})
-		require.Equal(t, []any{"Confirmed", 9.0}, []any{lines[10]["type"], lines[10]["position"]})
-		none := dibs.run(t, "intents", "show", "payment:intent", "29401/1998-12")
-		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key 29401/1998-12 without a scope; if its request has one, give --scope: no such message\n"}, none)
-		none = dibs.run(t, "explain", "none", "--category", "payment:intent")
-		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key none without a scope; if its request has one, give --scope: no such message\n"}, none)
+		dibs.script(t, "show-intent", store, nil)
 	})
 }
 
@@ -243,28 +183,10 @@ func TestOperatorReleasesALeaseAndNoResult(t *testing.T) {
 		hold(t, m, intent.Request{Key: "old", Session: "A", TTL: 100 * time.Millisecond})
 		require.NoError(t, hold(t, m, intent.Request{Key: "done"}).Confirm(t.Context(), nil))
 		lapse(t, m, "", "old")
-		release := func(args ...string) result {
-			return dibs.run(t, append([]string{"intents", "release", "payment:intent"}, args...)...)
-		}
-
-		r := release("k", "--reason", "the server is gone", "--by", "ann")
-
-		require.Equal(t, result{0, fmt.Sprintf("released payment:intent-k: it was session A's, with token %d\n", l.Token()), ""}, r)
-		require.ErrorIs(t, l.Extend(t.Context()), intent.ErrLeaseLost)
-		i, err := m.Lookup(t.Context(), "", "k")
-		require.NoError(t, err)
-		require.Equal(t, []string{"ann", "the server is gone"}, []string{i.By, i.Reason})
-		require.Equal(t, "payment:intent-k was released already, and nothing was done\n", release("k", "--reason", "again").stdout)
-		require.Contains(t, release("old", "--reason", "dead").stdout, ", whose time was over\n")
-		done := release("done", "--reason", "because")
-		require.Equal(t, result{1, "", "dibs: release intent: payment:intent-done: the intent is confirmed\n      nothing releases a result; see it with: dibs intents show\n"}, done)
-		require.Equal(t, "done", objects(t, release("done", "--reason", "because", "--json").stderr)[0]["kind"])
-		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key none in the scope x: no such message\n"}, release("none", "--scope", "x", "--reason", "because"))
-		hold(t, m, intent.Request{Key: "k", Session: "B", TTL: time.Hour})
-		require.Equal(t, []any{"payment:intent-k", "B", "held"}, func() []any {
-			o := objects(t, release("k", "--reason", "because", "--json").stdout)[0]
-			return []any{o["stream"], o["session"], o["was"]}
-		}())
+		dibs.script(t, "intents-release", store, map[string]func(){
+			"the lease is lost": func() { require.ErrorIs(t, l.Extend(t.Context()), intent.ErrLeaseLost) },
+			"B takes it":        func() { hold(t, m, intent.Request{Key: "k", Session: "B", TTL: time.Hour}) },
+		})
 	})
 }
 
@@ -272,76 +194,18 @@ func TestOperatorReleasesALeaseAndNoResult(t *testing.T) {
 func TestBadIntentArgumentsAreRefusedWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	dibs := &shell{env: map[string]string{"DIBS_STORE": "postgres://ann@" + closedPort(t) + "/bank"}}
-	long := strings.Repeat("x", 501)
-	for name, args := range map[string][]string{
-		"list, a stream":             {"list", "payment:intent-1"},
-		"list, no category":          {"list", "-"},
-		"list, limit 0":              {"list", "payment:intent", "--limit", "0"},
-		"list, no time":              {"list", "payment:intent", "--since", "yesterday"},
-		"show, no key":               {"show", "payment:intent", ""},
-		"show, hidden key":           {"show", "payment:intent", "\u200b"},
-		"show, hidden scope":         {"show", "payment:intent", "k", "--scope", "\u200b"},
-		"show, no category":          {"show", "-", "k"},
-		"release, no reason":         {"release", "payment:intent", "k"},
-		"release, an empty reason":   {"release", "payment:intent", "k", "--reason", ""},
-		"release, a long reason":     {"release", "payment:intent", "k", "--reason", long},
-		"release, a hidden reason":   {"release", "payment:intent", "k", "--reason", "a\x1b[2J"},
-		"release, a hidden operator": {"release", "payment:intent", "k", "--reason", "x", "--by", "a\nb"},
-		"release, a long operator":   {"release", "payment:intent", "k", "--reason", "x", "--by", long},
-		"release, no key":            {"release", "payment:intent", "", "--reason", "x"},
-		"release, a long category":   {"release", strings.Repeat("x", 255), "k", "--reason", "x"},
-		"verify, a stream":           {"verify", "payment:intent-1"},
-		"verify, no violations":      {"verify", "payment:intent", "--max-violations", "0"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, args := range [][]string{args, append([]string{"--json"}, args...)} {
-				r := dibs.run(t, append([]string{"intents"}, args...)...)
-				require.Equal(t, 2, r.code, r.stderr)
-				require.Empty(t, r.stdout)
-				requireShort(t, r.stderr, "")
-			}
-		})
-	}
+	dibs.script(t, "intents-invalid", nil, nil)
 	for _, args := range [][]string{{"explain", "", "--category", "payment:intent", "--scope", "x"}, {"explain", "payment:intent-k", "--scope", "x"}} {
 		require.Equal(t, 2, dibs.run(t, args...).code, args)
 	}
 	require.Equal(t, 1, dibs.run(t, "intents", "list", "payment:intent").code, "and this one is right")
 }
 
-func TestIntentsOfAnotherCategoryAreNone(t *testing.T) {
-	t.Parallel()
-	onAFile(t, func(t *testing.T, dibs *shell, _ *messagestore.Store) {
-		dibs.ok(t, "write", "account-1", "Opened", `{"name":"Ann"}`)
-		for _, args := range [][]string{{"list", "account"}, {"show", "account", "1"}, {"release", "account", "1", "--reason", "x"}} {
-			r := dibs.run(t, append([]string{"intents"}, args...)...)
-			require.Equal(t, 1, r.code)
-			require.Contains(t, r.stderr, `corrupt intent: account-1@0: a message of the type "Opened" is none of an intent's`)
-			require.Contains(t, r.stderr, "dibs intents verify")
-		}
-		require.Equal(t, 1, dibs.run(t, "explain", "1", "--category", "account").code)
-		require.Equal(t, 1, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
-	})
-}
-
 func TestVerifyFindsIntentsThatBreakARule(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		story(t, store)
-		require.Equal(t, "looked at 1 intent, 1 of them done, in 10 messages\nno violation\n", dibs.ok(t, "intents", "verify", "payment:intent"))
-
-		dibs.ok(t, "write", "payment:intent-acme+29401/1998-12", "Released", `{"session":"C","attempt":3,"ttl":3600000,"content":"x","token":1136214245000000}`)
-
-		r := dibs.run(t, "intents", "verify", "payment:intent")
-		require.Equal(t, 1, r.code)
-		require.Equal(t, "dibs: 1 violation\n", r.stderr)
-		require.Regexp(t, `^transition  \d+  payment:intent-acme\+29401/1998-12@10  expected nothing after the result, found Released\nlooked at 1 intent, 1 of them done, in 11 messages\n$`, r.stdout)
-		lines := objects(t, dibs.run(t, "intents", "verify", "payment:intent", "--json").stdout)
-		require.Equal(t, []any{"transition", 10.0, "payment:intent"}, []any{lines[0]["violation"], lines[0]["position"], lines[0]["category"]})
-		require.Equal(t, []any{1.0, 0.0, map[string]any{"intents": 1.0, "done": 1.0, "messages": 11.0}}, []any{lines[1]["violations"], lines[1]["takenEarly"], lines[1]["checked"]})
-		for range 3 {
-			dibs.ok(t, "write", "payment:intent-acme+29401/1998-12", "Released", `{}`)
-		}
-		require.Equal(t, "dibs: 2 violations, and more that are not listed\n", dibs.run(t, "intents", "verify", "payment:intent", "--max-violations", "2").stderr)
+		dibs.script(t, "intents-verify", store, nil)
 	})
 }
 

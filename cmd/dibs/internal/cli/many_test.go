@@ -115,35 +115,14 @@ func TestLinesAreReadFromAFile(t *testing.T) {
 
 func TestBadLineIsNamedAndNothingOfItWritten(t *testing.T) {
 	t.Parallel()
+	newShell(t).script(t, "lines-invalid", nil, nil)
 	for name, c := range map[string]struct{ line, says string }{
-		"garbage":            {"\x00\x01\x02", "not valid JSON at byte 1"},
-		"scalar":             {`"a"`, "it is not a JSON object"},
-		"array":              {`[{"stream":"account-1"}]`, "it is not a JSON object"},
-		"null":               {`null`, "it is not a JSON object"},
-		"two objects":        {`{"stream":"account-1","type":"T"}{}`, "not valid JSON at byte"},
-		"not UTF-8":          {"{\"stream\":\"account-\xff\",\"type\":\"T\"}", "not valid UTF-8 at byte 19"},
-		"UTF-16":             {"\xff\xfe{\x00", "not valid UTF-8 at byte 0"},
-		"BOM in the middle":  {"\xef\xbb\xbf" + `{"stream":"account-1","type":"T"}`, "not valid JSON at byte 1"},
-		"no stream":          {`{"type":"T"}`, `it has no "stream"`},
-		"no type":            {`{"stream":"account-1"}`, `it has no "type"`},
-		"stream is null":     {`{"stream":null,"type":"T"}`, "it is not a string"},
-		"stream is a number": {`{"stream":1,"type":"T"}`, "it is not a string"},
-		"lone surrogate":     {`{"stream":"account-\ud800","type":"T"}`, "lone surrogate"},
-		"half a pair":        {`{"stream":"account-\ud800\u0041","type":"T"}`, "lone surrogate"},
-		"category":           {`{"stream":"account","type":"T"}`, "it is a category"},
-		"misspelt":           {`{"stream":"account-1","type":"T","excepted":0}`, `"excepted"`},
-		"other case":         {`{"Stream":"account-1","type":"T"}`, `"Stream"`},
-		"twice":              {`{"stream":"account-1","type":"T","stream":"account-2"}`, "the line has it twice"},
-		"data is null":       {`{"stream":"account-1","type":"T","data":null}`, "it is not a JSON object"},
-		"data is an array":   {`{"stream":"account-1","type":"T","data":[]}`, "it is not a JSON object"},
-		"U+0000":             {`{"stream":"account-1","type":"T","data":{"a":"\u0000"}}`, "U+0000 cannot be stored, at .a"},
-		"metadata is null":   {`{"stream":"account-1","type":"T","metadata":null}`, "it is not a JSON object"},
-		"id":                 {`{"stream":"account-1","type":"T","id":"1"}`, "it is not a UUID"},
-		"expected -1":        {`{"stream":"account-1","type":"T","expected":-1}`, "it is no-stream, exists, any, or a position"},
-		"expected 1.0":       {`{"stream":"account-1","type":"T","expected":1.0}`, "it is no-stream, exists, any, or a position"},
-		"expected null":      {`{"stream":"account-1","type":"T","expected":null}`, "it is no-stream, exists, any, or a position"},
-		"2 MB":               {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 2<<20) + `"}}`, "too long: at most 2097152 bytes"},
-		"1.5 MB":             {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 3<<19) + `"}}`, "too long"},
+		"garbage":           {"\x00\x01\x02", "not valid JSON at byte 1"},
+		"not UTF-8":         {"{\"stream\":\"account-\xff\",\"type\":\"T\"}", "not valid UTF-8 at byte 19"},
+		"UTF-16":            {"\xff\xfe{\x00", "not valid UTF-8 at byte 0"},
+		"BOM in the middle": {"\xef\xbb\xbf" + `{"stream":"account-1","type":"T"}`, "not valid JSON at byte 1"},
+		"2 MB":              {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 2<<20) + `"}}`, "too long: at most 2097152 bytes"},
+		"1.5 MB":            {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 3<<19) + `"}}`, "too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -157,21 +136,6 @@ func TestBadLineIsNamedAndNothingOfItWritten(t *testing.T) {
 			require.Len(t, objects(t, dibs.ok(t, "stream", "account-1", "--json")), 1)
 		})
 	}
-}
-
-func TestConflictOfALineIsAConflict(t *testing.T) {
-	t.Parallel()
-	dibs := newShell(t)
-	line := `{"stream":"account-1","type":"Opened","expected":"no-stream"}` + "\n"
-
-	r := dibs.feed(t, line+line, "write", "--json")
-
-	require.Equal(t, 3, r.code)
-	require.Len(t, objects(t, r.stdout), 1)
-	problem := objects(t, r.stderr)[0]
-	require.Equal(t, "versionConflict", problem["kind"])
-	require.InEpsilon(t, 2.0, problem["line"], 0)
-	require.InEpsilon(t, 1.0, problem["written"], 0)
 }
 
 func TestInputThatBreaksOffSaysHowManyWereWritten(t *testing.T) {

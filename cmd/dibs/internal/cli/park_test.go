@@ -3,7 +3,6 @@ package cli_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
@@ -36,54 +34,28 @@ func stuck(t *testing.T, store *messagestore.Store, config consumer.Config, pani
 	return handled, err
 }
 
+// The story tells that a message was parked, and that it was dropped, and what was dropped holds up no trim.
 func TestAnOperatorParksAndDrops(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		for range 3 {
-			dibs.ok(t, "write", "account-1", "Opened", `{"secret":"canary"}`)
-		}
-		_, err := stuck(t, store, consumer.Config{}, 1)
-		require.Error(t, err)
-
-		for _, args := range []string{"", "--reason=", "--reason why --position 99", "--reason why --position -1", "--reason " + strings.Repeat("x", 256)} {
-			r := dibs.run(t, append([]string{"consumers", "park", "account", "mail"}, strings.Fields(args)...)...)
-			require.Equal(t, 2, r.code, "%s: %s", args, r.stderr)
-		}
-		require.Contains(t, dibs.run(t, "consumers", "park", "account", "male", "--reason", "why").stderr, "there is mail")
-		dry := dibs.ok(t, "consumers", "park", "account", "mail", "--reason", "the seat was sold", "--dry-run")
-		require.Regexp(t, `^would ask mail to park Opened account-1@1, \S{36}, at \d+ of account\n$`, dry)
-		asked := objects(t, dibs.ok(t, "consumers", "park", "account", "mail", "--reason", "the seat was sold", "--json"))[0]
-		require.Equal(t, true, asked["requested"])
-		require.NotContains(t, dibs.ok(t, "consumers", "park", "account", "mail", "--reason", "x", "--dry-run", "--json"), "canary")
-
-		handled, err := stuck(t, store, consumer.Config{}, 1)
-		require.NoError(t, err)
-		require.Equal(t, []string{"1"}, handled)
-		message, ok := asked["message"].(map[string]any)
-		require.True(t, ok)
-		position := fmt.Sprint(message["globalPosition"])
-		shown := dibs.ok(t, "parked", "show", "account", "mail", position)
-		require.Regexp(t, `(?m)^error +parked by an operator: the seat was sold$`, shown)
-		require.NotContains(t, shown, "canary")
-		require.Contains(t, dibs.ok(t, "parked", "show", "account", "mail", position, "--data"), "canary")
-		require.Contains(t, dibs.run(t, "consumers", "park", "account", "mail", "--reason", "why").stderr, "mail of account has handled every message")
-
-		// It panics when it is redriven, and the stack is below the error.
-		require.Equal(t, "retried 1 item\n", dibs.ok(t, "parked", "redrive", "account", "mail"))
-		_, err = stuck(t, store, consumer.Config{}, 1)
-		require.NoError(t, err)
-		shown = dibs.ok(t, "parked", "show", "account", "mail", position)
-		require.Regexp(t, `(?m)^error +panic: no such seat\n +github.com/dibs-go/dibs/cmd/dibs/internal/cli_test.stuck`, shown)
-		require.Regexp(t, `(?m)^ +\S*park_test.go:\d+`, shown)
-
-		require.Equal(t, 2, dibs.run(t, "parked", "drop", "account", "mail", position).code)
-		require.Equal(t, 2, dibs.run(t, "parked", "drop", "account", "mail", "--reason", "why").code)
-		require.Contains(t, dibs.ok(t, "parked", "list", "account", "mail"), "no such seat")
-		require.Equal(t, "dropped 1 item\n", dibs.ok(t, "parked", "drop", "account", "mail", position, "--reason", "refunded"))
-		require.Empty(t, dibs.ok(t, "parked", "list", "account", "mail"))
-		again := dibs.run(t, "parked", "drop", "account", "mail", position, "--reason", "refunded")
-		require.Equal(t, 1, again.code)
-		require.Contains(t, again.stderr, "not dropped: no item that is parked is at position "+position)
+		dibs.script(t, "consumers-park", store, map[string]func(){
+			"it panics": func() {
+				_, err := stuck(t, store, consumer.Config{}, 1)
+				require.Error(t, err)
+			},
+			"the rest is handled": func() {
+				handled, err := stuck(t, store, consumer.Config{}, 1)
+				require.NoError(t, err)
+				require.Equal(t, []string{"1"}, handled)
+			},
+			"it panics when it is redriven": func() { // and the stack is below the error
+				_, err := stuck(t, store, consumer.Config{}, 1)
+				require.NoError(t, err)
+				shown := dibs.ok(t, "parked", "show", "account", "mail", "2")
+				require.Regexp(t, `(?m)^error +panic: no such seat\n +github.com/dibs-go/dibs/cmd/dibs/internal/cli_test.stuck`, shown)
+				require.Regexp(t, `(?m)^ +\S*park_test.go:\d+`, shown)
+			},
+		})
 	})
 }
 
@@ -120,64 +92,5 @@ func TestAnOperatorSaysWhichOfSeveralMessagesIsParked(t *testing.T) {
 			require.Contains(t, dibs.ok(t, "consumers", "park", "account", "mail", "--reason", "why", "--position", position), "asked mail to park Opened account-")
 		}
 		await.Equal(t, "parked messages", 2, func() int { return strings.Count(dibs.ok(t, "parked", "list", "account", "mail"), " dead ") })
-	})
-}
-
-// The story of a message tells that it was parked, and that it was dropped.
-func TestTheStoryTellsWhatWasDropped(t *testing.T) {
-	t.Parallel()
-	dibs := newShell(t)
-	dibs.ok(t, "write", "account-1", "Opened")
-	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	catchUp(t, store, "account", "mail", errUnwanted)
-	require.NotContains(t, dibs.ok(t, "explain", "account-1"), "dropped")
-
-	dibs.ok(t, "parked", "drop", "account", "mail", "1", "--reason", "refunded")
-
-	story := dibs.ok(t, "explain", "account-1")
-	require.Regexp(t, `(?m)^parked by mail +\S+Z  account-1@0  buried +nobody wants it$`, story)
-	require.Regexp(t, `(?m)^parked by mail +\S+Z  account-1@0  dropped +refunded$`, story)
-}
-
-// What was dropped holds up no trim.
-func TestATrimGoesPastWhatWasDropped(t *testing.T) {
-	t.Parallel()
-	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		dibs.fill(t, "account-1", 4)
-		catchUp(t, store, "account", "mail", errUnwanted)
-		trim := []string{"trim", "account-1", "--keep", "1", "--dry-run", "--min-age", "0"}
-		require.Contains(t, dibs.ok(t, trim...), "queue account:parked:mail has not finished that one")
-		dibs.ok(t, "parked", "drop", "account", "mail", "1", "2", "3", "4", "--reason", "all of them are void")
-		require.Contains(t, dibs.ok(t, trim...), "would remove 3")
-	})
-}
-
-func TestAConsumerThatNeverStartedBeginsWhereItIsTold(t *testing.T) {
-	t.Parallel()
-	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		dibs.ok(t, "write", "account-1", "Opened")
-		dibs.ok(t, "write", "account-2", "Opened")
-		unknown := dibs.run(t, "consumers", "reset", "account", "mail", "--end")
-		require.Equal(t, 1, unknown.code)
-		require.Contains(t, unknown.stderr, "--new")
-		dry := dibs.run(t, "consumers", "reset", "account", "mail", "--end", "--new")
-		require.Equal(t, 2, dry.code)
-		require.Contains(t, dry.stdout, "passing over 2 messages")
-		require.NotContains(t, dibs.run(t, "consumers").stdout, "mail")
-
-		dibs.ok(t, "consumers", "reset", "account", "mail", "--end", "--new", "--yes")
-
-		dibs.ok(t, "write", "account-3", "Opened")
-		handled, err := stuck(t, store, consumer.Config{}, 99)
-		require.NoError(t, err)
-		require.Equal(t, []string{"3"}, handled)
-		known := dibs.run(t, "consumers", "reset", "account", "mail", "--end", "--new", "--yes")
-		require.NotZero(t, known.code)
-		require.Contains(t, known.stderr, "has started before")
-		again := dibs.run(t, "consumers", "reset", "account", "mail", "--end", "--new", "--dry-run")
-		require.Equal(t, 1, again.code)
-		require.Contains(t, again.stderr, "has started before")
 	})
 }

@@ -45,30 +45,21 @@ func received(t *testing.T, q *queue.Queue, n int) []*queue.Job {
 func TestWhatKeepsAQueueIsTold(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "queue", "blocked"))
-		require.Contains(t, dibs.run(t, "queue", "blocked", "mail").stderr, "queue mail: no worker ever took from it")
 		q := must.New(queue.New(store, "mail", &queue.Config{MaxOut: 1}))
-		none, err := q.Receive(t.Context(), 1, nil)
-		require.NoError(t, err)
-		require.Empty(t, none)
-
-		positioned(t, dibs)
-		positioned(t, dibs)
-		require.Equal(t, []string{"no worker 2"}, causes(t, dibs))
-		require.Regexp(t, `(?m)^mail +no worker +2  no process has a session; the first that no worker has met is of \S+Z; is a worker running\?`, dibs.ok(t, "queue", "blocked"))
-		dibs.ok(t, "queue", "pause", "mail")
-		require.Equal(t, []string{"paused 2"}, causes(t, dibs))
-		require.Regexp(t, `(?m)^mail +paused +2  no process reserves an item; dibs queue resume mail ends the pause$`, dibs.ok(t, "queue", "blocked", "mail"))
-		dibs.ok(t, "queue", "resume", "mail")
-		job := received(t, q, 1)[0]
-		require.Equal(t, []string{"workers 1"}, causes(t, dibs))
-		require.Contains(t, dibs.ok(t, "queue", "blocked"), "1 session is there, with 1 item out: all are at work, or at their MaxOut or Rate")
-		require.NoError(t, job.Complete(t.Context()))
-		job = received(t, q, 1)[0]
-		require.Equal(t, result{0, "", "no item of mail is blocked: it has 1 item out, and none that waits\n"}, dibs.run(t, "queue", "blocked", "mail"))
-		require.NoError(t, job.Complete(t.Context()))
-		require.Equal(t, result{0, "", "no item of 1 queue is blocked\n"}, dibs.run(t, "queue", "blocked"))
-		require.Empty(t, causes(t, dibs))
+		var job *queue.Job
+		dibs.script(t, "queue-blocked", store, map[string]func(){
+			"a worker came": func() {
+				none, err := q.Receive(t.Context(), 1, nil)
+				require.NoError(t, err)
+				require.Empty(t, none)
+			},
+			"one is received": func() { job = received(t, q, 1)[0] },
+			"it is completed, and one is received": func() {
+				require.NoError(t, job.Complete(t.Context()))
+				job = received(t, q, 1)[0]
+			},
+			"it is completed": func() { require.NoError(t, job.Complete(t.Context())) },
+		})
 	})
 }
 
@@ -76,54 +67,28 @@ func TestWhatKeepsAKeyIsTold(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		q := must.New(queue.New(store, "mail", &queue.Config{MaxFailures: 2, WhenDead: queue.Hold, Logger: logger.Silent()}))
-		insert := func(key string, n int) (first messagestore.GlobalPosition) {
-			for i := range n {
-				if at := positioned(t, dibs, "--key", key); i == 0 {
-					first = at
-				}
+		insert := func(key string, n int) {
+			for range n {
+				positioned(t, dibs, "--key", key)
 			}
-			return first
 		}
-		out := insert("ann", 5)
+		insert("ann", 5)
 		job := received(t, q, 1)[0]
-		later := insert("bob", 4)
+		insert("bob", 4)
 		require.NoError(t, received(t, q, 1)[0].Retry(t.Context(), time.Hour, errors.New("no such mailbox")))
-		dead := insert("eve", 3)
+		insert("eve", 3)
 		require.NoError(t, received(t, q, 1)[0].Bury(t.Context(), errors.New("never")))
-		put := insert("fay", 2)
+		insert("fay", 2)
 		require.NoError(t, received(t, q, 1)[0].Defer(t.Context(), time.Hour))
 		positioned(t, dibs, "--at", "2999-01-02T00:00:00Z")
 		positioned(t, dibs, "--at", "2999-01-01T00:00:00Z")
 		none, err := q.Receive(t.Context(), 1, nil)
 		require.NoError(t, err)
 		require.Empty(t, none)
-
-		require.Equal(t, []string{"out 4", "later 4", "dead 2", "later 2", "date 2"}, causes(t, dibs))
-		text := dibs.ok(t, "queue", "blocked", "mail")
-		require.Regexp(t, fmt.Sprintf(`(?m)^mail +out +4  item %d \(mail-ann@0\) is out, at session \d+ until \S+Z$`, out), text)
-		require.Regexp(t, fmt.Sprintf(`(?m)^mail +later +4  item %d \(mail-bob@0\) is later, not before \S+Z; last failed: no such mailbox; dibs queue retry mail %d offers it now$`, later, later), text)
-		require.Regexp(t, fmt.Sprintf(`(?m)^mail +dead +2  item %d \(mail-eve@0\) is dead, and holds what is behind it; last buried: never; dibs queue retry or drop mail %d opens its key$`, dead, dead), text)
-		require.Regexp(t, fmt.Sprintf(`(?m)^mail +later +2  item %d \(mail-fay@0\) is later, not before \S+Z; last deferred; `, put), text)
-		require.Regexp(t, `(?m)^mail +date +2  their date has not come; the first is 2999-01-01T00:00:00.000000Z$`, text)
-		lines := objects(t, dibs.ok(t, "queue", "blocked", "--json"))
-		require.Equal(t, fmt.Sprint(out), fmt.Sprint(lines[0]["position"]))
-		require.NotEmpty(t, lines[0]["until"])
-		require.NotEmpty(t, lines[1]["due"])
-		require.EqualValues(t, 1, lines[1]["failures"])
-		require.Contains(t, fmt.Sprint(lines[1]["last"]), "no such mailbox")
-
-		cut := dibs.run(t, "queue", "blocked", "mail", "--limit", "2")
-		require.Equal(t, 3, strings.Count(cut.stdout, "\n"), cut.stdout)
-		require.Equal(t, "dibs: 3 more causes of mail, of 6 items; --limit prints more\n", cut.stderr)
-		require.Contains(t, dibs.run(t, "queue", "blocked", "mail", "--limit", "2", "--json").stderr, `"of":5`)
-		require.Equal(t, 2, dibs.run(t, "queue", "blocked", "mail", "--limit", "0").code)
-
-		// What was cancelled while it was held keeps its place, so the one before it is named.
-		dibs.ok(t, "queue", "cancel", "mail", fmt.Sprint(out+1))
-		require.Equal(t, []string{"later 4", "out 3", "dead 2", "later 2", "date 2"}, causes(t, dibs))
-		require.Contains(t, dibs.ok(t, "queue", "blocked", "mail"), fmt.Sprintf("item %d (mail-ann@0) is out", out))
-		require.NoError(t, job.Complete(t.Context()))
-		require.NotContains(t, dibs.ok(t, "queue", "blocked", "mail"), "mail-ann@0")
+		require.Contains(t, dibs.ok(t, "queue", "blocked"), "the first is 2999-01-01T00:00:00.000000Z")
+		dibs.script(t, "queue-blocked-keys", store, map[string]func(){
+			"the one of ann is completed": func() { require.NoError(t, job.Complete(t.Context())) },
+		})
 	})
 }
 

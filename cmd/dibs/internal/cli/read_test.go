@@ -15,6 +15,9 @@ import (
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
 func TestStreamIsPrintedInColumns(t *testing.T) {
@@ -38,62 +41,22 @@ func TestStreamIsPrintedInColumns(t *testing.T) {
 
 func TestStreamOfManyPagesIsWhole(t *testing.T) {
 	t.Parallel()
-	dibs := newShell(t)
-	var lines strings.Builder
-	for n := range 1203 {
-		fmt.Fprintf(&lines, `{"stream":"account-1","type":"T","data":{"n":%d}}`+"\n", n)
+	driver := memory.New()
+	write := must.New(messagestore.New(driver, nil))
+	for range 1203 {
+		_, err := write.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})
+		require.NoError(t, err)
 	}
-	require.Equal(t, 0, dibs.feed(t, lines.String(), "write").code)
 
-	require.Equal(t, 1203, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
-	require.Equal(t, 1203, strings.Count(dibs.ok(t, "category", "account"), "\n"))
-	require.Equal(t, 1100, strings.Count(dibs.ok(t, "category", "account", "--limit", "1100"), "\n"))
-}
-
-func TestStreamWithoutMessagesPrintsNothing(t *testing.T) {
-	t.Parallel()
-	dibs := newShell(t)
-
-	none := dibs.run(t, "stream", "account-1")
-	require.Equal(t, result{0, "", "account-1 has no messages\n"}, none)
-	require.Equal(t, result{}, dibs.run(t, "stream", "account-1", "--json"))
-	require.Equal(t, result{0, "", "account has no such messages\n"}, dibs.run(t, "category", "account"))
-	require.Equal(t, 0, dibs.run(t, "stream", "account-1", "--from", "9223372036854775807").code)
-	require.Equal(t, 2, dibs.run(t, "stream", "account-1", "--from=-1").code)
-	require.Equal(t, 2, dibs.run(t, "category", "account", "--from=-5").code)
-}
-
-func TestCategoryIsNarrowed(t *testing.T) {
-	t.Parallel()
-	dibs := newShell(t)
-	dibs.ok(t, "write", "account-1", "Opened", "--metadata", `{"correlationStreamName":"signup-7"}`)
-	dibs.ok(t, "write", "account-2", "Opened")
-	dibs.ok(t, "write", "account-1", "Closed")
-
-	require.Equal(t, `2006-01-02T15:04:05.000000Z  1  account-1@0  Opened  {}
-2006-01-02T15:04:05.000000Z  2  account-2@0  Opened  {}
-2006-01-02T15:04:05.000000Z  3  account-1@1  Closed  {}
-`, steady(dibs.ok(t, "category", "account")))
-	count := func(args ...string) int {
-		return len(objects(t, dibs.ok(t, append([]string{"category", "account", "--json"}, args...)...)))
+	for lines, args := range map[int][]string{1203: {"stream", "account-1"}, 1100: {"category", "account", "--limit", "1100"}} {
+		require.Equal(t, lines, strings.Count(over(t, must.New(messagestore.New(driver, nil)), args...), "\n"))
 	}
-	require.Equal(t, 2, count("--type", "Opened"))
-	require.Equal(t, 3, count("--type", "Opened", "--type", "Closed"))
-	require.Equal(t, 1, count("--correlation", "signup"))
-	require.Equal(t, 1, count("--from", "3"))
-	require.Equal(t, 3, count("--member", "0", "--size", "2")+count("--member", "1", "--size", "2"))
+	require.Equal(t, 1203, strings.Count(over(t, must.New(messagestore.New(driver, nil)), "category", "account"), "\n"))
 }
 
-// Text stored by other clients may be meant for the reader's terminal.
-func TestHiddenCharactersAreShownAsEscapes(t *testing.T) {
+func TestMessagesAreRead(t *testing.T) {
 	t.Parallel()
-	dibs := newShell(t)
-	dibs.ok(t, "write", "account-1", "T", "{\"a\":\"\u009b31m\u202e\U000e0041\"}")
-
-	require.Contains(t, dibs.ok(t, "stream", "account-1"), `{"a":"\u009b31m\u202e\udb40\udc41"}`)
-	printed := dibs.ok(t, "stream", "account-1", "--json")
-	require.Contains(t, printed, `{"a":"\u009b31m\u202e\udb40\udc41"}`)
-	require.Equal(t, "\u009b31m\u202e\U000e0041", field(t, objects(t, printed)[0], "data")["a"])
+	newShell(t).script(t, "read", nil, nil)
 }
 
 // A terminal is a buffer that says it is a character device.
@@ -208,16 +171,4 @@ func TestTailPrintsWhatComesUntilItIsInterrupted(t *testing.T) {
 	require.Equal(t, 130, await.Receive(t, "the end of the tail", ended))
 	require.NotContains(t, stdout.String(), "Before")
 	require.Equal(t, fmt.Sprintf("dibs: continue with --from %d\n", n+2), stderr.String())
-}
-
-func TestTailGoesOnFromAPosition(t *testing.T) {
-	t.Parallel()
-	dibs := newShell(t)
-	for n := range 5 {
-		dibs.ok(t, "write", "account-1", "T", fmt.Sprintf(`{"n":%d}`, n))
-	}
-
-	require.Equal(t, `2006-01-02T15:04:05.000000Z  3  account-1@2  T  {"n":2}
-2006-01-02T15:04:05.000000Z  4  account-1@3  T  {"n":3}
-`, steady(dibs.ok(t, "tail", "account", "--from", "3", "--limit", "2")))
 }

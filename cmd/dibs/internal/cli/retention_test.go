@@ -13,9 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
-	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -56,49 +54,17 @@ func (person) Stat() (os.FileInfo, error) { return device{}, nil }
 
 func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 	t.Parallel()
-	dibs := newShellOnAFile(t)
-	dibs.fill(t, "account-1", 5)
-	dibs.fill(t, "account-2", 2)
-
-	require.Equal(t, "account-1  messages younger than 15m0s stay\nremoved 0 messages of 1 stream\n", dibs.ok(t, "trim", "account-1", "--keep", "2"))
-	require.Equal(t, "account-1  would remove 3, it begins at 3\nwould remove 3 messages of 2 streams\n",
-		dibs.ok(t, "trim", "--category", "account", "--keep", "2", "--min-age", "0", "--dry-run"))
-	require.Equal(t, 5, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
-	require.Equal(t, []map[string]any{
-		{"stream": "account-1", "removed": 2.0, "first": 2.0, "version": 4.0},
-		{"stream": "account-2", "removed": 0.0, "first": 0.0, "version": 1.0},
-	}, objects(t, dibs.ok(t, "trim", "--category", "account", "--yes", "--keep", "3", "--min-age", "0s", "--reason", "too many", "--json")))
-	require.Contains(t, dibs.ok(t, "category", "account:retention", "--json"), `"reason":"too many"`)
-	require.Equal(t, "account-1  removed 2, it begins at 4\nremoved 2 messages of 1 stream\n",
-		dibs.ok(t, "trim", "account-1", "--yes", "--before", "2999-01-01T00:00:00+01:00", "--min-age", "0"))
-	require.Equal(t, "account-9  it has no messages\nremoved 0 messages of 1 stream\n", dibs.ok(t, "trim", "account-9", "--keep", "1"))
-
-	for _, flags := range [][]string{nil, {"--dry-run"}, {"--yes"}, {"--behind", "tobank"}} {
-		require.Equal(t, noCategory("acount"), dibs.run(t, append([]string{"trim", "--category", "acount", "--keep", "1"}, flags...)...))
-	}
-
-	require.Equal(t, 1, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
-	require.Contains(t, dibs.ok(t, "verify"), "looked at")
-}
-
-func TestTrimNamesTheQueueOfAParkedMessage(t *testing.T) {
-	t.Parallel()
-	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		dibs.fill(t, "account-1", 2)
-		require.NoError(t, must.New(consumer.New(store, "account", "accounts", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)).CatchUp(t.Context()))
-		dibs.fill(t, "account-1", 5)
-		catchUp(t, store, "account", "accounts", errUnwanted)
-
-		require.Contains(t, dibs.ok(t, "trim", "--category", "account", "--keep", "1", "--min-age", "0", "--dry-run"),
-			"would remove 2, it begins at 2; messages from 2 on stay: queue account:parked:accounts has not finished that one")
-		require.Equal(t, "account:parked:accounts", objects(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0", "--json"))[0]["queue"])
-		require.Contains(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0"), "\nremoved 0 messages of 1 stream")
-		drop := []string{"parked", "drop", "account", "accounts", "--reason", "void"}
-		for _, item := range objects(t, dibs.ok(t, "parked", "--json")) {
-			drop = append(drop, fmt.Sprint(item["position"]))
-		}
-		dibs.ok(t, drop...)
-		require.Contains(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0"), "removed 2, it begins at 4")
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.script(t, "trim", store, map[string]func(){"the reason is recorded": func() {
+			require.Contains(t, dibs.ok(t, "category", "account:retention", "--json"), `"reason":"too many"`)
+			require.Contains(t, dibs.ok(t, "verify"), "no violation")
+		}, "all is dropped": func() {
+			drop := []string{"parked", "drop", "wallet", "wallets", "--reason", "void"}
+			for _, item := range objects(t, dibs.ok(t, "parked", "--json")) {
+				drop = append(drop, fmt.Sprint(item["position"]))
+			}
+			dibs.ok(t, drop...)
+		}})
 	})
 }
 
@@ -154,32 +120,15 @@ func TestTrimRefusesAnEntityThatNoSnapshotCovers(t *testing.T) {
 func TestDeleteLeavesATombstone(t *testing.T) {
 	t.Parallel()
 	dibs := newServer(t)
-	dibs.fill(t, "account-1", 5)
-	dibs.fill(t, "account-2", 2)
-
-	require.Equal(t, "would delete 5 messages of account-1, which is at version 4\n", dibs.ok(t, "delete", "account-1", "--dry-run"))
-	conflict := dibs.run(t, "delete", "account-1", "--expect", "3", "--yes")
-	require.Equal(t, 3, conflict.code)
-	require.Contains(t, conflict.stderr, "expected 3, found 4")
-	require.Equal(t, "deleted 5 messages of account-1: its tombstone is at position 5 of account-1\n",
-		dibs.ok(t, "delete", "account-1", "--expect", "4", "--yes", "--reason", "asked for"))
-	require.Contains(t, dibs.ok(t, "stream", "account-1"), `5  dibs:Tombstone  {"messages":5,"upTo":4,"nameErased":false,`)
-	require.Equal(t, "account-1 is deleted already: its tombstone is at position 5 of account-1\n", dibs.ok(t, "delete", "account-1", "--yes"))
-	require.Equal(t, 3, dibs.run(t, "write", "account-1", "Opened", "--expected", "no-stream").code)
-
-	erased := objects(t, dibs.ok(t, "delete", "account-2", "--erase-name", "--yes", "--json"))[0]
-	erasedTo, _ := erased["tombstone"].(string)
-	require.Regexp(t, "^account-[0-9a-f]{64}$", erasedTo)
-	erased["tombstone"] = ""
-	require.Equal(t, map[string]any{"stream": "account-2", "messages": 2.0, "version": 2.0, "tombstone": "", "nameErased": true}, erased)
-	require.NotContains(t, dibs.ok(t, "category", "account"), "account-2")
-	none := dibs.run(t, "delete", "account-3", "--yes")
-	require.Equal(t, 1, none.code)
-	require.Contains(t, none.stderr, "the stream has none, and never had")
-	held := dibs.run(t, "delete", erasedTo, "--yes", "--erase-name")
-	require.Equal(t, 2, held.code)
-	require.Contains(t, held.stderr, "it has the tombstone of a stream that was deleted with its name")
-	require.Contains(t, dibs.ok(t, "verify"), "1 erased stream")
+	dibs.script(t, "delete", nil, map[string]func(){"a tombstone of an erased name is kept": func() {
+		for _, m := range objects(t, dibs.ok(t, "category", "account", "--json")) {
+			if stream := fmt.Sprint(m["stream"]); stream != "account-1" {
+				held := dibs.run(t, "delete", stream, "--yes", "--erase-name")
+				require.Equal(t, 2, held.code)
+				require.Contains(t, held.stderr, "it has the tombstone of a stream that was deleted with its name")
+			}
+		}
+	}})
 }
 
 func TestWhoHasNotReadWhatIsToBeRemovedIsNamed(t *testing.T) {
@@ -221,71 +170,9 @@ func TestAPersonIsAskedBeforeAStreamIsDeleted(t *testing.T) {
 	}
 }
 
-func TestRemovalsThatCannotBeAreRefused(t *testing.T) {
-	t.Parallel()
-	embedded := newShell(t)
-	for _, args := range []string{
-		"trim", "trim account-1", "trim --keep 1", "trim account-1 --category account --keep 1", "trim account-1 --keep 0",
-		"trim account-1 --keep -1", "trim account-1 --keep x", "trim account-1 --before yesterday", "trim account-1 --keep 1 --min-age -1s",
-		"trim --category account-1 --keep 1",
-		"delete", "delete account-1", "delete account-1 --yes --expect no-stream", "delete account-1 --yes --expect -1",
-	} {
-		r := embedded.run(t, strings.Fields(args)...)
-		require.Equal(t, 2, r.code, "%s: %s", args, r.stderr)
-		require.Empty(t, r.stdout)
-	}
-	require.Contains(t, embedded.run(t, "delete", "account-1").stderr, "give --yes")
-	category := embedded.run(t, "trim", "booking", "--keep", "1")
-	require.Equal(t, 2, category.code)
-	require.Contains(t, category.stderr, "it is a category")
-	require.Contains(t, category.stderr, "\n      to trim every stream of the category: dibs trim --category booking\n")
-
-	dibs := newServer(t)
-	for _, args := range []string{"trim -- -1 --keep 1", "delete --yes -- -1"} {
-		require.Equal(t, 2, dibs.run(t, strings.Fields(args)...).code, args)
-	}
-}
-
-func TestExplainTellsOfAWinnerThatWasDeleted(t *testing.T) {
-	t.Parallel()
-	dibs := newServer(t)
-	dibs.fill(t, "account:command-1", 1)
-	dibs.ok(t, "write", "account:command-1+AAA", "Opened", `{"n":0}`, "--follow", "account:command-1@0")
-	for _, erase := range []string{"--erase-name=false", "--erase-name"} {
-		dibs.ok(t, "delete", "account:command-1+AAA", erase, "--yes", "--reason", "asked for")
-
-		told := dibs.ok(t, "explain", "account:command-1+AAA")
-		require.Contains(t, told, "deleted")
-		require.Contains(t, told, "asked for")
-		require.Contains(t, told, "it stays taken")
-		require.Equal(t, "deleted", objects(t, dibs.ok(t, "explain", "account:command-1+AAA", "--json"))[0]["event"])
-	}
-}
-
 func TestForgetRemovesOldRequestsOfAnInbox(t *testing.T) {
 	t.Parallel()
-	onEveryStore(t, func(t *testing.T, dibs *shell, _ *messagestore.Store) {
-		for _, flag := range []string{"--dry-run", "--yes"} {
-			require.Equal(t, noCategory("payments:inbox"), dibs.run(t, "forget", "payments:inbox", "--older-than", "24h", flag))
-		}
-		dibs.ok(t, "write", "payments:inbox-k", "Received", `{"digest":"x"}`)
-		dibs.ok(t, "write", "payments-1", "Opened", `{}`)
-		dibs.ok(t, "write", "payments:inbox-l", "Received", `{"digest":"x"}`)
-		require.Equal(t, "would forget 0 keys of payments:inbox, with 0 messages\n", dibs.ok(t, "forget", "payments:inbox", "--older-than", "24h", "--dry-run"))
-		require.Equal(t, []map[string]any{{"category": "payments:inbox", "keys": 0.0, "messages": 0.0}},
-			objects(t, dibs.ok(t, "forget", "payments:inbox", "--older-than", "24h", "--yes", "--json")))
-		for text, args := range map[string][]string{
-			"it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key": {"payments", "--older-than", "24h", "--yes"},
-			"the keys live 24h0m0s, so it is at least that":                                             {"payments:inbox", "--older-than", "23h59m", "--yes"},
-			"--older-than":                       {"payments:inbox", "--yes"},
-			"there is no terminal to confirm on": {"payments:inbox", "--older-than", "24h"},
-			"at most 255 bytes of visible text":  {"payments:inbox", "--older-than", "24h", "--yes", "--reason", " "},
-		} {
-			refused := dibs.run(t, append([]string{"forget"}, args...)...)
-			require.Equal(t, 2, refused.code, text)
-			require.Contains(t, refused.stderr, text)
-		}
-	})
+	onEveryStore(t, func(t *testing.T, dibs *shell, _ *messagestore.Store) { dibs.script(t, "forget", nil, nil) })
 }
 
 type sinkFunc func(ctx context.Context, m *outbox.Message) error

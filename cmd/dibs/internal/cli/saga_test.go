@@ -56,113 +56,32 @@ func sagas(t *testing.T, store *messagestore.Store) {
 	}
 	started := raw("Started", `{"definition":"booking","version":2,"input":{"to":"LIS"}}`)
 	began := raw("Began", `{"step":"flight","attempt":1}`)
-	for id, events := range map[string][]messagestore.Body{
-		"1": {started},
-		"2": {started, began, raw("Failed", `{"step":"flight","attempt":1,"error":"down","retryAt":9000000000000000}`)},
-		"3": {started, began, raw("Suspended", `{"why":"failed","step":"flight","reason":"no such flight"}`)},
-		"4": {started, raw("Completed", `{"output":{}}`)},
+	for i, events := range [][]messagestore.Body{
+		{started},
+		{started, began, raw("Failed", `{"step":"flight","attempt":1,"error":"down","retryAt":9000000000000000}`)},
+		{started, began, raw("Suspended", `{"why":"failed","step":"flight","reason":"no such flight"}`)},
+		{started, raw("Completed", `{"output":{}}`)},
 	} {
-		_, err := store.Write(t.Context(), messagestore.Category("booking:saga").Stream(id), messagestore.NoStream, events...)
+		_, err := store.Write(t.Context(), messagestore.Category("booking:saga").Stream(fmt.Sprint(i+1)), messagestore.NoStream, events...)
 		require.NoError(t, err)
 	}
 }
 
-func TestSagasAreListedAndShown(t *testing.T) {
+func TestSagasAreListedShownAndChanged(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		sagas(t, store)
-		listed := func(flags ...string) (all []string) {
-			for _, line := range objects(t, dibs.ok(t, append([]string{"saga", "ls", "booking:saga", "--json"}, flags...)...)) {
-				all = append(all, fmt.Sprint(line["id"], " ", line["state"]))
-			}
-			return all
-		}
-		require.ElementsMatch(t, []string{"1 running", "2 running", "3 suspended"}, listed())
-		require.ElementsMatch(t, []string{"1 running", "2 running"}, listed("--state", "running"))
-		require.Empty(t, listed("--state", "suspended"), "no runner has met it")
-		require.Equal(t, []string{"4 completed"}, listed("--state", "ended"))
-		require.Equal(t, []string{"4 completed"}, listed("--state", "completed"))
-		require.Empty(t, listed("--state", "compensated"))
-		require.Len(t, listed("--limit", "2"), 2)
-		require.Contains(t, dibs.ok(t, "saga", "ls", "booking:saga", "--state", "running"), "waits for the next attempt of flight")
-		turns(t, store)
-		require.ElementsMatch(t, []string{"2 suspended", "3 suspended"}, listed("--state", "suspended"))
-		require.Equal(t, []string{"2 suspended"}, listed("--state", "dead"))
-		require.Equal(t, []string{"1 running"}, listed("--state", "running"))
-		require.Empty(t, listed("--due"))
-		require.Contains(t, dibs.ok(t, "saga", "ls", "booking:saga", "--state", "dead"), "dead: the store refuses it")
-		dibs.ok(t, "saga", "resume", "booking:saga", "2", "--reason", "mended")
-		require.Equal(t, []string{"3 suspended"}, listed("--state", "suspended"))
-		require.Equal(t, []string{"2 running"}, listed("--due"))
-		text := dibs.ok(t, "saga", "ls", "booking:saga", "--state", "suspended")
-		require.Regexp(t, `^state +id +age +step *\nsuspended +3 +\S+s +flight +failed: no such flight\n$`, text)
-		for _, args := range []string{"ls other:saga", "show other:saga 3", "suspend other:saga 3 --reason x"} {
-			require.Equal(t, noCategory("other:saga"), dibs.run(t, append([]string{"saga"}, strings.Fields(args)...)...), args)
-		}
-		require.Equal(t, result{1, "", "dibs: show saga \"9\" of booking: no saga was started with this id\n      see the sagas with: dibs saga ls booking:saga\n"},
-			dibs.run(t, "saga", "show", "booking:saga", "9"))
-		dibs.ok(t, "write", "other:saga-deleted", "T")
-		dibs.ok(t, "delete", "other:saga-deleted", "--yes")
-		require.Equal(t, result{0, "", "no saga of other:saga is open\n"}, dibs.run(t, "saga", "ls", "other:saga"))
-		require.Equal(t, result{0, "", "no saga of other:saga is resolved\n"}, dibs.run(t, "saga", "ls", "other:saga", "--state", "resolved"))
-		require.Equal(t, result{}, dibs.run(t, "saga", "ls", "other:saga", "--json"))
-
-		text = dibs.ok(t, "saga", "show", "booking:saga", "3")
-		require.Regexp(t, `^booking:saga-3\nstate +suspended\ndefinition +booking, version 2\n(.*\n)*step flight +began, 1 attempt\n\n`, text)
-		require.Regexp(t, ` 2  Suspended +.*no such flight`, text)
-		lines := objects(t, dibs.ok(t, "saga", "show", "booking:saga", "3", "--json"))
-		require.Len(t, lines, 4)
-		require.Equal(t, "failed", lines[0]["suspended"])
-
-		dibs.ok(t, "write", "booking:saga-x", "Opened", `{}`)
-		dibs.ok(t, "write", "booking:saga-y", "Resumed", `{}`)
-		r := dibs.run(t, "saga", "ls", "booking:saga")
-		require.Equal(t, 1, r.code)
-		require.Contains(t, r.stdout, "suspended")
-		require.Contains(t, r.stderr, "booking:saga-y")
+		dibs.script(t, "sagas", store, map[string]func(){"the turns": func() { turns(t, store) }})
 	})
-}
-
-func TestAnOperatorChangesASaga(t *testing.T) {
-	t.Parallel()
 	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		sagas(t, store)
-		for _, change := range [][3]string{{"suspend", "1", "Suspended"}, {"retry", "2", "Resumed"}, {"resume", "3", "Resumed"}, {"cancel", "3", "CancelRequested"}} {
-			said := dibs.ok(t, "saga", change[0], "booking:saga", change[1], "--reason", "a strike", "--by", "ann")
-			require.Contains(t, said, change[0]+" of booking:saga-"+change[1]+" is recorded; it was ")
-			last, err := store.Last(t.Context(), messagestore.Category("booking:saga").Stream(change[1]))
-			require.NoError(t, err)
-			require.Equal(t, change[2], last.Type)
-			require.Contains(t, string(last.Data), "a strike")
-			require.Contains(t, string(last.Data), "ann")
-		}
-		for _, doing := range []string{"cancel", "resume", "retry", "suspend"} {
-			r := dibs.run(t, "saga", doing, "booking:saga", "4", "--reason", "why", "--json")
-			require.Equal(t, 1, r.code)
-			require.Equal(t, "sagaState", objects(t, r.stderr)[0]["kind"])
-			r = dibs.run(t, "saga", doing, "booking:saga", "none", "--reason", "why", "--json")
-			require.Equal(t, "notFound", objects(t, r.stderr)[0]["kind"])
-		}
+		dibs.script(t, "sagas-changed", store, nil)
 	})
 }
 
 func TestBadSagaArgumentsMakeNoConnection(t *testing.T) {
 	t.Parallel()
-	dibs := &shell{env: map[string]string{"DIBS_STORE": "postgres://" + closedPort(t) + "/none"}}
-	for _, args := range [][]string{
-		{"ls", "booking"},
-		{"ls", "booking:saga-7"},
-		{"ls", "booking:saga", "--limit", "0"},
-		{"ls", "booking:saga", "--state", "parked"},
-		{"show", "booking:saga", ""},
-		{"show", "booking:saga", "a\nb"},
-		{"suspend", "booking:saga", "7"},
-		{"suspend", "booking:saga", "7", "--reason", ""},
-		{"cancel", "booking:saga", "7", "--reason", "a\nb"},
-		{"resume", "booking:saga", "7", "--reason", "why", "--by", "a\nb"},
-	} {
-		require.Equal(t, 2, dibs.run(t, append([]string{"saga"}, args...)...).code, args)
-	}
+	(&shell{env: map[string]string{"DIBS_STORE": "postgres://" + closedPort(t) + "/none"}}).script(t, "sagas-invalid", nil, nil)
 }
 
 // approved is a saga that waits for a signal with a number.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -146,226 +147,28 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 	requireVerdict(t, doctor.OK, healthy, "connection goes straight to the server")
 	requireVerdict(t, doctor.OK, healthy, "no category is locked")
 
-	for _, c := range []struct {
-		name        string
-		damage, fix []string
-		verdict     doctor.Verdict
-		words       []string
-	}{
-		{
-			"no autovacuum",
-			[]string{"alter system set autovacuum = off", "select pg_reload_conf()"},
-			[]string{"alter system reset autovacuum"},
-			doctor.Fail,
-			[]string{"autovacuum is off"},
-		},
-		{
-			"no counts",
-			[]string{"set track_counts = off"},
-			[]string{"reset track_counts"},
-			doctor.Fail,
-			[]string{"track_counts is off"},
-		},
-		{
-			"unsafe",
-			[]string{"set synchronous_commit = off"},
-			[]string{"reset synchronous_commit"},
-			doctor.Fail,
-			[]string{"synchronous_commit is off, and drivers refuse the server"},
-		},
-		{
-			"unsafe, and meant",
-			[]string{"set synchronous_commit = off", "set dibs.allow_unsafe_settings = on"},
-			[]string{"reset synchronous_commit", "reset dibs.allow_unsafe_settings"},
-			doctor.Warn,
-			[]string{"synchronous_commit is off, and dibs.allow_unsafe_settings allows it"},
-		},
-		{
-			"another encoding",
-			[]string{"set client_encoding = latin1"},
-			[]string{"reset client_encoding"},
-			doctor.Fail,
-			[]string{"client_encoding is LATIN1"},
-		},
-		{
-			"content in the log",
-			[]string{"set log_statement = 'mod'"},
-			[]string{"reset log_statement"},
-			doctor.Warn,
-			[]string{"log_statement is mod"},
-		},
-		{
-			"full pages, whole",
-			[]string{"set wal_compression = off"},
-			[]string{"reset wal_compression"},
-			doctor.Warn,
-			[]string{"wal_compression is off"},
-		},
-		{
-			"little log",
-			[]string{"alter system set max_wal_size = '512MB'", "select pg_reload_conf()"},
-			[]string{"alter system reset max_wal_size"},
-			doctor.Warn,
-			[]string{"max_wal_size is 512MB"},
-		},
-		{
-			"an owner who logs in",
-			[]string{"alter role dibs_owner login"},
-			[]string{"alter role dibs_owner nologin"},
-			doctor.Fail,
-			[]string{"dibs_owner may log in"},
-		},
-		{
-			"a writer who is a superuser",
-			[]string{"alter role dibs_writer superuser"},
-			[]string{"alter role dibs_writer nosuperuser"},
-			doctor.Fail,
-			[]string{"dibs_writer may do anything"},
-		},
-		{
-			"a service that owns",
-			[]string{"create role service login in role dibs_owner"},
-			[]string{"drop role service"},
-			doctor.Warn,
-			[]string{"dibs_owner: service can log in with its rights"},
-		},
-		{
-			"a client without a limit",
-			[]string{"create role team in role dibs_writer", "create role service login in role team"},
-			[]string{"drop role service", "drop role team"},
-			doctor.Warn,
-			[]string{"service: idle_in_transaction_session_timeout is 0"},
-		},
-		{
-			"a client with a limit",
-			[]string{"create role service login in role dibs_writer", "alter role service set idle_in_transaction_session_timeout = '7s'"},
-			[]string{"drop role service"},
-			doctor.OK,
-			[]string{"service: idle_in_transaction_session_timeout is 7s"},
-		},
-		{
-			"a service that may lose what it wrote",
-			[]string{"create role service login in role dibs_worker", "alter role service set synchronous_commit = 'OFF'"},
-			[]string{"drop role service"},
-			doctor.Fail,
-			[]string{"service: synchronous_commit is off: a crash loses its last acknowledged messages"},
-		},
-		{
-			"a database that may lose what is written",
-			[]string{
-				"create role service login in role dibs_writer",
-				"do $$ begin execute format('alter database %I set synchronous_commit = off', current_database()); end $$",
-			},
-			[]string{"do $$ begin execute format('alter database %I reset synchronous_commit', current_database()); end $$", "drop role service"},
-			doctor.Fail,
-			[]string{"service: synchronous_commit is off: a crash loses its last acknowledged messages"},
-		},
-		{
-			"a service without triggers",
-			[]string{"create role service login in role dibs_admin", "alter role service set session_replication_role = replica"},
-			[]string{"drop role service"},
-			doctor.Fail,
-			[]string{"service: session_replication_role is replica"},
-		},
-		{
-			"a service in another encoding",
-			[]string{"create role service login in role message_store", "alter role service set client_encoding = latin1"},
-			[]string{"drop role service"},
-			doctor.Fail,
-			[]string{"service: client_encoding is latin1"},
-		},
-		{
-			"a service that takes any server",
-			[]string{"create role service login in role dibs_worker", "alter role service set dibs.allow_unsafe_settings = on"},
-			[]string{"drop role service"},
-			doctor.Warn,
-			[]string{"service: dibs.allow_unsafe_settings is on"},
-		},
-		{
-			"a client of message-db that waits for ever",
-			[]string{"create role shop login in role message_store"},
-			[]string{"drop role shop"},
-			doctor.Warn,
-			[]string{"shop: lock_timeout is 0"},
-		},
-		{
-			"a missing role",
-			[]string{"alter role dibs_admin rename to somebody"},
-			[]string{"alter role somebody rename to dibs_admin"},
-			doctor.Warn,
-			[]string{"dibs_admin does not exist"},
-		},
-		{
-			"a table that a crash empties",
-			[]string{"alter table dibs.fences set unlogged"},
-			[]string{"alter table dibs.fences set logged"},
-			doctor.Fail,
-			[]string{"fences is unlogged"},
-		},
-		{
-			"an index that is not valid",
-			[]string{"update pg_index set indisvalid = false where indexrelid = 'dibs.messages_id'::regclass"},
-			[]string{"update pg_index set indisvalid = true where indexrelid = 'dibs.messages_id'::regclass"},
-			doctor.Fail,
-			[]string{"messages_id is not valid"},
-		},
-		{
-			"a sequence at its end",
-			[]string{"select setval('dibs.messages_global_position_seq', 9223372036854775000)"},
-			[]string{"select setval('dibs.messages_global_position_seq', 1, false)"},
-			doctor.Fail,
-			[]string{"807 global positions are left"},
-		},
-		{
-			"a table that was not frozen for long",
-			[]string{"update pg_class set relfrozenxid = (4294967296 - 1600000000)::text::xid where oid = 'dibs.messages'::regclass"},
-			[]string{"update pg_class set relfrozenxid = (select datfrozenxid from pg_database where datname = current_database()) where oid = 'dibs.messages'::regclass"},
-			doctor.Fail,
-			[]string{"messages: the oldest transaction is 16000"},
-		},
-		{
-			"a slot that nobody reads",
-			[]string{"select pg_create_physical_replication_slot('forgotten', true)"},
-			[]string{"select pg_drop_replication_slot('forgotten')"},
-			doctor.Warn,
-			[]string{"forgotten is not in use and keeps "},
-		},
-		{
-			"a standby that is waited for and is not there",
-			[]string{"alter system set synchronous_standby_names = 'nobody'", "select pg_reload_conf()"},
-			[]string{"set synchronous_commit = local", "alter system reset synchronous_standby_names", "reset synchronous_commit"},
-			doctor.Fail,
-			[]string{"no standby is connected; synchronous_standby_names is 'nobody'"},
-		},
-		{
-			"a transaction that is only prepared",
-			[]string{"begin", "prepare transaction 'forgotten'"},
-			[]string{"rollback prepared 'forgotten'"},
-			doctor.Warn,
-			[]string{"'forgotten' of postgres was prepared "},
-		},
-		{
-			"a prepared transaction that holds a category",
-			[]string{"begin", "select dibs.lock_category('account')", "prepare transaction 'forgotten'"},
-			[]string{"rollback prepared 'forgotten'"},
-			doctor.Fail,
-			[]string{"'forgotten' of postgres was prepared "},
-		},
-		{
-			"the same, as a lock",
-			[]string{"begin", "select dibs.lock_category('account')", "prepare transaction 'forgotten'"},
-			[]string{"rollback prepared 'forgotten'"},
-			doctor.Warn,
-			[]string{"writes of the category with key ", "held by a prepared transaction"},
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			execute(t, conn, c.damage...)
-			t.Cleanup(func() {
-				execute(t, conn, append(c.fix, "select pg_reload_conf()")...)
-			})
+	text, err := os.ReadFile("testdata/damages.txt")
+	require.NoError(t, err)
+	for damage := range strings.SplitSeq(string(text), "\n\n") {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(damage, "# "), "\n")
+		var does, undoes, words []string
+		var verdict doctor.Verdict
+		for line := range strings.SplitSeq(strings.TrimSpace(rest), "\n") {
+			kind, is, _ := strings.Cut(line, " ")
+			switch kind {
+			case "do":
+				does = append(does, is)
+			case "undo":
+				undoes = append(undoes, is)
+			default:
+				verdict, words = doctor.Verdict(kind), strings.Split(is, " … ")
+			}
+		}
+		t.Run(name, func(t *testing.T) {
+			execute(t, conn, does...)
+			t.Cleanup(func() { execute(t, conn, append(undoes, "select pg_reload_conf()")...) })
 			// A setting may have to be read again.
-			requireVerdict(t, c.verdict, awaitFinding(t, conn, &doctor.Config{LongTransaction: 1}, c.words...), c.words...)
+			requireVerdict(t, verdict, awaitFinding(t, conn, &doctor.Config{LongTransaction: 1}, words...), words...)
 		})
 	}
 	t.Run("a standby, and its primary", func(t *testing.T) {
