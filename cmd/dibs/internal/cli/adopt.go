@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -193,12 +194,7 @@ func shortened(err error) error {
 
 // leavable reports whether --leave-dependents would do.
 func leavable(e *adopt.CannotAdoptError) bool {
-	for _, o := range e.Obstacles {
-		if o.Kind != adopt.ObstacleDependents {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(e.Obstacles, func(o adopt.Obstacle) bool { return o.Kind != adopt.ObstacleDependents })
 }
 
 func (a *app) printAdoptionRows(p *adopt.Plan, obstacles []string) {

@@ -7,10 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-
-	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
@@ -94,7 +93,7 @@ func (e *explainer) request(ctx context.Context, s *story, m *messagestore.Messa
 	s.roots = append(s.roots, m)
 	s.tell(role, m, note)
 	var found []*messagestore.Message
-	for stream, ids := range body.Wrote {
+	for _, stream := range slices.Sorted(maps.Keys(body.Wrote)) {
 		s.streams = append(s.streams, stream)
 		for m, err := range e.store.ReadStream(ctx, stream, 0) {
 			if errors.Is(err, messagestore.ErrInvalid) {
@@ -103,7 +102,7 @@ func (e *explainer) request(ctx context.Context, s *story, m *messagestore.Messa
 			if err != nil {
 				return err
 			}
-			if slices.ContainsFunc(ids, func(id uuid.UUID) bool { return id == m.ID }) {
+			if slices.Contains(body.Wrote[stream], m.ID) {
 				found = append(found, m)
 			}
 		}

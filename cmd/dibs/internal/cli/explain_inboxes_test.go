@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,35 +64,5 @@ func TestStoryOfARequestInAnInbox(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, must.New(consumer.New(store, account, "ledger", fails, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()))
-	inbox, err := payments.Stream("order 17")
-	require.NoError(t, err)
-	stream := string(inbox)
-
-	story := steady(dibs.ok(t, "explain", stream, "--in", "mail"))
-
-	golden(t, "explain-inbox", story)
-	require.Equal(t, story, steady(dibs.ok(t, "explain", "order 17", "--category", "payments:inbox", "--in", "mail")))
-	var events []string
-	for _, object := range objects(t, dibs.ok(t, "explain", stream, "--in", "mail", "--json")) {
-		require.Equal(t, "order 17", object["key"])
-		if object["queue"] != nil {
-			events = append(events, fmt.Sprint(object["event"], " ", object["queue"]))
-			continue
-		}
-		events = append(events, fmt.Sprint(object["event"], " ", field(t, object, "message")["stream"]))
-	}
-	require.Len(t, events, 10)
-	require.Equal(t, []string{
-		"received " + stream, "wrote account-6", "wrote account-7", "undone " + stream, "wrote account-6", "wrote account-7",
-		"sameKey " + strings.Replace(stream, "inbox", "inbox+refused", 1),
-	}, events[:7])
-	require.Equal(t, []string{"delivery account:parked:ledger", "item account:parked:ledger", "followed mail-1"}, events[7:])
-	require.Regexp(t, `(?m)^followed +nothing yet +in payments-order 17, account-[67], account-[67]; look`, dibs.ok(t, "explain", stream), "each stream once")
-
-	unknown := dibs.run(t, "explain", "order 19", "--category", "payments:inbox")
-	require.Equal(t, 1, unknown.code)
-	require.Contains(t, unknown.stderr, `payments:inbox has no request with the key "order 19"`)
-	misspelt := dibs.run(t, "explain", "order 17", "--category", "payment:inbox")
-	require.Equal(t, 1, misspelt.code)
-	require.Contains(t, misspelt.stderr, "payment:inbox")
+	dibs.script(t, "explain-inbox", store, nil)
 }

@@ -93,29 +93,7 @@ func TestStoryOfAReservation(t *testing.T) {
 		}
 	})
 
-	story := steady(dibs.ok(t, "explain", "account:command+reservation+accounts-123+AAA", "--in", "mail"))
-
-	golden(t, "explain", story)
-	require.Equal(t, story, steady(dibs.ok(t, "explain", "AAA", "--category", "account:command", "--in", "mail")))
-
-	events := objects(t, dibs.ok(t, "explain", "account:command+reservation+accounts-123+AAA", "--json"))
-	var names []string
-	for _, event := range events {
-		require.Equal(t, "account:command+reservation+accounts-123+AAA", event["of"])
-		require.Equal(t, "AAA", event["key"])
-		name := fmt.Sprint(event["event"])
-		if message, has := event["message"].(map[string]any); has {
-			name += fmt.Sprint(" ", message["stream"])
-		} else {
-			require.Equal(t, "account:command:parked:accounts", event["queue"])
-		}
-		names = append(names, name)
-	}
-	require.Equal(t, []string{
-		"firstWrite account:command+reservation+accounts-123+AAA", "winner account:command-123",
-		"duplicate account:command-123", "sameKey account:command-123", "duplicate account:command-123",
-		"delivery", "item", "followed account-123",
-	}, names)
+	dibs.script(t, "explain", nil, nil)
 }
 
 // Two consumers that reserve one key, each for itself, have two stories.
@@ -134,26 +112,7 @@ func TestStoryOfAReservationWithAName(t *testing.T) {
 		_, err := must.New(reservation.New(store, "receipts", nil)).Reserve(t.Context(), source, "a+b")
 		require.NoError(t, err)
 	})
-	want := []string{"account:command+reservation+receipts-123+a%2Bb", "account:command+reservation+accounts-123+a%2Bb"}
-
-	for _, stream := range want {
-		story := dibs.ok(t, "explain", stream)
-
-		require.Contains(t, story, stream+" is reserved with the key a+b\n")
-		for _, part := range []string{"winner ", "duplicate ", "same key "} {
-			require.Contains(t, story, part)
-		}
-	}
-	told := func(in messagestore.Category) (streams []string) {
-		for _, event := range objects(t, dibs.ok(t, "explain", "a+b", "--category", string(in), "--json")) {
-			if event["event"] == "firstWrite" {
-				streams = append(streams, fmt.Sprint(event["of"]))
-			}
-		}
-		return streams
-	}
-	require.ElementsMatch(t, want, told(commands))
-	require.Equal(t, want[:1], told("account:command+reservation+receipts"))
+	dibs.script(t, "explain-named", nil, nil)
 }
 
 func TestStoryOfAnEntity(t *testing.T) {
@@ -163,7 +122,7 @@ func TestStoryOfAnEntity(t *testing.T) {
 		require.NoError(t, err)
 	})
 
-	golden(t, "explain-entity", steady(dibs.ok(t, "explain", "account-123", "--in", "mail")))
+	dibs.script(t, "explain-entity", nil, nil)
 }
 
 func TestStoryOfAParkedCommand(t *testing.T) {
@@ -173,7 +132,7 @@ func TestStoryOfAParkedCommand(t *testing.T) {
 		require.NoError(t, err)
 	})
 
-	golden(t, "explain-parked", steady(dibs.ok(t, "explain", "account:command+reservation+accounts-123+AAA")))
+	dibs.script(t, "explain-parked", nil, nil)
 }
 
 // Keys are found however they are spelt in a stream's name.
@@ -216,12 +175,6 @@ func TestKeyIsFoundInItsCategory(t *testing.T) {
 	require.Contains(t, empty.stderr, "invalid idempotence key")
 }
 
-func TestStreamThatNobodyReservedHasNoStory(t *testing.T) {
-	t.Parallel()
-	r := newShell(t).run(t, "explain", "account-1")
-	require.Equal(t, result{1, "", "dibs: account-1 has no messages, so it is not reserved\n"}, r)
-}
-
 // Messages of another client, or of another store, are told as far as they go.
 func TestStoryWithForeignCausesIsTold(t *testing.T) {
 	t.Parallel()
@@ -239,20 +192,7 @@ func TestStoryWithForeignCausesIsTold(t *testing.T) {
 // A message may stand before the one it follows, and follow itself in a circle.
 func TestWhatFollowedIsFoundInAnyOrder(t *testing.T) {
 	t.Parallel()
-	dibs := newShell(t)
-	follows := func(stream string) string {
-		return fmt.Sprintf(`{"causationMessageStreamName":%q,"causationMessagePosition":0,"causationMessageGlobalPosition":1}`, stream)
-	}
-	dibs.ok(t, "write", "b-2", "Third", "--metadata", follows("a-2"))
-	dibs.ok(t, "write", "a-2", "Second", "--metadata", follows("b-1"))
-	dibs.ok(t, "write", "b-1", "First", "--metadata", follows("order-1"))
-	dibs.ok(t, "write", "order-1", "Began", "--metadata", follows("b-2"))
-
-	story := dibs.ok(t, "explain", "order-1", "--in", "a", "--in", "b")
-
-	require.Equal(t, 2, strings.Count(story, "followed "), story)
-	require.Contains(t, story, "First")
-	require.Contains(t, story, "Second")
+	newShell(t).script(t, "explain-order", nil, nil)
 }
 
 // The reservation names the streams that were written to with it, in whichever category they are.
@@ -369,34 +309,13 @@ func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
 	}
 	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
 	require.NoError(t, err)
-	const stream = "account:command+reservation+accounts-123+AAA"
 	require.Error(t, catchUp(consumer.StopConsumer))
 
-	for _, args := range [][]string{{stream}, {"AAA", "--category", "account:command"}} {
-		told := dibs.ok(t, append([]string{"explain"}, args...)...)
-		require.Regexp(t, `^no command with the key AAA is reserved yet in account:command(\+reservation\+accounts)?-123`, told)
-		require.Regexp(t, `(?m)^command .* account:command-123@0 +Deposit `, told)
-		require.Regexp(t, `(?m)^consumer +accounts +has finished all before \d+: message 1 fails, attempt 1 since \S+Z: .*the bank is closed$`, told)
-	}
-
-	dibs.ok(t, "consumers", "pause", "account:command", "accounts")
-	told := dibs.ok(t, "explain", stream)
-	require.Regexp(t, `(?m): message 1 fails, .*the bank is closed; the consumer is paused since \S+Z: dibs consumers resume account:command accounts$`, told)
-	dibs.ok(t, "write", "account:command-124", "Deposit", `{"ID":"BBB","Amount":10}`)
-	told = dibs.ok(t, "explain", "account:command+reservation+accounts-124+BBB")
-	require.Regexp(t, `(?m): message \d+ waits; the consumer is paused since \S+Z: dibs consumers resume account:command accounts$`, told)
-	dibs.ok(t, "consumers", "resume", "account:command", "accounts")
-	require.Regexp(t, `(?m): message \d+ waits behind another, or `, dibs.ok(t, "explain", "account:command+reservation+accounts-124+BBB"))
-
-	require.NoError(t, catchUp(consumer.ParkMessage))
-	told = dibs.ok(t, "explain", stream)
-	require.Regexp(t, `(?m)^parked by accounts .* buried .*the bank is closed$`, told)
-	require.NotContains(t, told, "message 1")
-
-	fails = false
-	dibs.ok(t, "parked", "redrive", "account:command", "accounts")
-	require.NoError(t, catchUp(consumer.ParkMessage))
-	told = dibs.ok(t, "explain", stream)
-	require.Regexp(t, `(?m)^parked by accounts +account:command-123@0 +finished$`, told)
-	require.Regexp(t, `(?m)^followed .* account-123@0 `, told)
+	dibs.script(t, "explain-retried", store, map[string]func(){
+		"it is parked": func() { require.NoError(t, catchUp(consumer.ParkMessage)) },
+		"it is handled": func() {
+			fails = false
+			require.NoError(t, catchUp(consumer.ParkMessage))
+		},
+	})
 }

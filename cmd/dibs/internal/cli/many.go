@@ -191,29 +191,24 @@ func parseLine(raw []byte) (line, error) {
 		body.Data = data
 	}
 	l.message.Body = body
+	expected := string(fields["expected"])
 	if fields["id"] != nil {
-		id, err := textField(fields, "id")
-		if err != nil {
-			return line{}, err
-		}
-		if l.message.ID, err = parseID(id); err != nil {
-			return line{}, err
+		var id string
+		if id, err = textField(fields, "id"); err == nil {
+			l.message.ID, err = parseID(id)
 		}
 	}
-	if metadata := fields["metadata"]; metadata != nil {
-		if l.message.Metadata, err = parseMetadata(metadata); err != nil {
-			return line{}, err
-		}
+	if metadata := fields["metadata"]; err == nil && metadata != nil {
+		l.message.Metadata, err = parseMetadata(metadata)
 	}
-	if expected := string(fields["expected"]); expected != "" {
-		if expected[0] == '"' {
-			if expected, err = textField(fields, "expected"); err != nil {
-				return line{}, err
-			}
-		}
-		if l.expected, err = parseExpected(expected); err != nil {
-			return line{}, err
-		}
+	if err == nil && expected != "" && expected[0] == '"' {
+		expected, err = textField(fields, "expected")
+	}
+	if err == nil && fields["expected"] != nil {
+		l.expected, err = parseExpected(expected)
+	}
+	if err != nil {
+		return line{}, err
 	}
 	l.content = []json.RawMessage{fields["stream"], fields["type"], body.Data, fields["metadata"]}
 	return l, nil
@@ -241,18 +236,15 @@ func fieldsOf(raw []byte) (map[string]json.RawMessage, error) {
 	}
 	fields := map[string]json.RawMessage{}
 	for d.More() {
+		var value json.RawMessage
 		token, err := d.Token()
+		if err == nil {
+			err = d.Decode(&value)
+		}
 		if err != nil {
 			return nil, invalidLine(raw, err.Error())
 		}
-		name, ok := token.(string)
-		if !ok {
-			return nil, invalidLine(raw, "it is not a JSON object")
-		}
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return nil, invalidLine(raw, err.Error())
-		}
+		name := fmt.Sprint(token)
 		switch {
 		case !slices.Contains(lineFields, name) && !slices.Contains(otherFields, name):
 			return nil, messagestore.NewInvalidError("field", name, "a line has stream, type, data, metadata, id and expected")

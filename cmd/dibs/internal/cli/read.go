@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -18,8 +19,8 @@ type streamCommand struct {
 
 // Run prints the stream.
 func (c *streamCommand) Run(ctx context.Context, a *app) error {
-	limit := newLimit(c.Limit)
-	return a.withStore(ctx, limit.batch(), func(store *messagestore.Store) error {
+	most, batch := limitOf(c.Limit)
+	return a.withStore(ctx, batch, func(store *messagestore.Store) error {
 		from, read := messagestore.Version(0), store.ReadStream
 		if c.Backwards {
 			from, read = messagestore.EndOfStream, store.ReadStreamBackwards
@@ -27,7 +28,7 @@ func (c *streamCommand) Run(ctx context.Context, a *app) error {
 		if c.From != nil {
 			from = *c.From
 		}
-		return a.printAll(read(ctx, c.Stream, from), limit, a.inStream, fmt.Sprintf("%s has no messages", c.Stream))
+		return a.printAll(read(ctx, c.Stream, from), most, a.inStream, fmt.Sprintf("%s has no messages", c.Stream))
 	})
 }
 
@@ -66,22 +67,23 @@ func (c *categoryCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	limit := newLimit(c.Limit)
-	return a.withStore(ctx, limit.batch(), func(store *messagestore.Store) error {
+	most, batch := limitOf(c.Limit)
+	return a.withStore(ctx, batch, func(store *messagestore.Store) error {
 		messages := store.ReadCategory(ctx, c.Category, c.From, filter)
-		return a.printAll(messages, limit, a.inCategory, fmt.Sprintf("%s has no such messages", c.Category))
+		return a.printAll(messages, most, a.inCategory, fmt.Sprintf("%s has no such messages", c.Category))
 	})
 }
 
 // printAll prints messages, and tells a person if there are none.
-func (a *app) printAll(messages iter.Seq2[*messagestore.Message, error], limit *limit, print func(*messagestore.Message), none string) error {
+func (a *app) printAll(messages iter.Seq2[*messagestore.Message, error], most int, print func(*messagestore.Message), none string) error {
 	found := false
 	for m, err := range messages {
 		if err != nil {
 			return err
 		}
 		found = true
-		if print(m); limit.reached() {
+		print(m)
+		if most--; most == 0 {
 			return nil
 		}
 	}
@@ -106,31 +108,12 @@ func placeOf(stream messagestore.StreamName, position messagestore.Version) stri
 	return fmt.Sprintf("%s@%d", visible(string(stream)), position)
 }
 
-// A limit counts down the messages to print.
-type limit struct {
-	bounded bool
-	left    int
-}
-
-func newLimit(given *bound) *limit {
+// limitOf returns how many messages to print, and how many to ask the store for at once.
+func limitOf(given *bound) (most, batch int) {
 	if given == nil {
-		return &limit{}
+		return math.MaxInt, 1000
 	}
-	return &limit{true, int(*given)}
-}
-
-// batch is how many messages to ask the store for at once.
-func (l *limit) batch() int {
-	if l.bounded {
-		return min(l.left, 1000)
-	}
-	return 1000
-}
-
-// reached counts one message and reports whether it was the last.
-func (l *limit) reached() bool {
-	l.left--
-	return l.bounded && l.left == 0
+	return int(*given), min(int(*given), 1000)
 }
 
 type tailCommand struct {
@@ -149,15 +132,15 @@ func (c *tailCommand) Run(ctx context.Context, a *app) error {
 	if c.Interval < 10*time.Millisecond || c.Interval > time.Hour {
 		return usage("--interval=%v: it is between 10ms and 1h", c.Interval)
 	}
-	limit := newLimit(c.Limit)
-	return a.withStore(ctx, limit.batch(), func(store *messagestore.Store) error {
-		q := messagestore.CategoryQuery{Category: c.Category, Limit: limit.batch(), Filter: filter}
+	most, batch := limitOf(c.Limit)
+	return a.withStore(ctx, batch, func(store *messagestore.Store) error {
+		q := messagestore.CategoryQuery{Category: c.Category, Limit: batch, Filter: filter}
 		if c.From != nil {
 			q.From = *c.From
 		} else if q.From, err = store.End(ctx, c.Category); err != nil {
 			return err
 		}
-		err := a.follow(ctx, store, &q, limit, c.Interval)
+		err := a.follow(ctx, store, &q, most, c.Interval)
 		if err != nil && a.out.err == nil {
 			a.nothing("dibs: continue with --from %d", q.From)
 		}
@@ -166,7 +149,7 @@ func (c *tailCommand) Run(ctx context.Context, a *app) error {
 }
 
 // follow prints the messages that q selects, and moves its start on, until ctx ends.
-func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messagestore.CategoryQuery, limit *limit, interval time.Duration) error {
+func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messagestore.CategoryQuery, most int, interval time.Duration) error {
 	bell, stop := store.Watch(q.Category, interval)
 	defer stop()
 	for {
@@ -177,7 +160,7 @@ func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messages
 		for _, m := range page.Messages {
 			a.inCategory(m)
 			q.From = m.GlobalPosition.Next()
-			if limit.reached() {
+			if most--; most == 0 {
 				return nil
 			}
 		}

@@ -143,55 +143,48 @@ func openParked(t *testing.T, store *messagestore.Store, name string) open {
 func TestNothingOpenIsRemoved(t *testing.T) {
 	t.Parallel()
 	const hour = time.Hour
+	none := func(t *testing.T, mail *queue.Queue) {
+		t.Helper()
+		jobs, err := mail.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.Empty(t, jobs)
+	}
+	item := func(opts queue.InsertOpts, change func(t *testing.T, mail *queue.Queue)) func(*testing.T, *messagestore.Store, string) open {
+		return func(t *testing.T, store *messagestore.Store, name string) open {
+			t.Helper()
+			return openItem(t, store, name, opts, func(mail *queue.Queue, _ messagestore.GlobalPosition) { change(t, mail) })
+		}
+	}
+	ofSaga := func(state saga.State, f func(r *saga.Run) error) func(*testing.T, *messagestore.Store, string) open {
+		return func(t *testing.T, store *messagestore.Store, name string) open {
+			t.Helper()
+			return openSaga(t, store, name, state, f)
+		}
+	}
+	ofRelay := func(fails error) func(*testing.T, *messagestore.Store, string) open {
+		return func(t *testing.T, store *messagestore.Store, name string) open {
+			t.Helper()
+			return openMessage(t, store, name, fails)
+		}
+	}
 	kinds := map[string]func(*testing.T, *messagestore.Store, string) open{
-		"a saga that is suspended": func(t *testing.T, store *messagestore.Store, name string) open {
-			t.Helper()
-			return openSaga(t, store, name, saga.StateSuspended, func(*saga.Run) error { return handler.Park(errUnwanted) })
-		},
-		"a saga's timer": func(t *testing.T, store *messagestore.Store, name string) open {
-			t.Helper()
-			return openSaga(t, store, name, saga.StateRunning, func(r *saga.Run) error { return r.Sleep("wait", hour) })
-		},
-		"an item with a date": func(t *testing.T, store *messagestore.Store, name string) open {
-			t.Helper()
-			return openItem(t, store, name, queue.InsertOpts{ScheduledAt: time.Now().Add(hour)}, func(mail *queue.Queue, _ messagestore.GlobalPosition) {
-				jobs, err := mail.Receive(t.Context(), 1, nil)
-				require.NoError(t, err)
-				require.Empty(t, jobs)
-			})
-		},
-		"an item that waits": func(t *testing.T, store *messagestore.Store, name string) open {
-			t.Helper()
-			return openItem(t, store, name, queue.InsertOpts{}, func(mail *queue.Queue, _ messagestore.GlobalPosition) {
-				require.NoError(t, mail.Pause(t.Context()))
-				require.NoError(t, mail.Resume(t.Context()))
-			})
-		},
-		"an item that is out": func(t *testing.T, store *messagestore.Store, name string) open {
-			t.Helper()
-			return openItem(t, store, name, queue.InsertOpts{}, func(mail *queue.Queue, _ messagestore.GlobalPosition) { receiveOne(t, mail) })
-		},
-		"an item that is later": func(t *testing.T, store *messagestore.Store, name string) open {
-			t.Helper()
-			return openItem(t, store, name, queue.InsertOpts{}, func(mail *queue.Queue, _ messagestore.GlobalPosition) {
-				require.NoError(t, receiveOne(t, mail).Defer(t.Context(), hour))
-			})
-		},
-		"an item that is dead": func(t *testing.T, store *messagestore.Store, name string) open {
-			t.Helper()
-			return openItem(t, store, name, queue.InsertOpts{}, func(mail *queue.Queue, _ messagestore.GlobalPosition) {
-				require.NoError(t, receiveOne(t, mail).Bury(t.Context(), errUnwanted))
-			})
-		},
-		"a message that a relay has not met": func(t *testing.T, store *messagestore.Store, name string) open {
-			t.Helper()
-			return openMessage(t, store, name, nil)
-		},
-		"a message that is dead at a relay": func(t *testing.T, store *messagestore.Store, name string) open {
-			t.Helper()
-			return openMessage(t, store, name, errUnwanted)
-		},
-		"a message that is parked": openParked,
+		"a saga that is suspended": ofSaga(saga.StateSuspended, func(*saga.Run) error { return handler.Park(errUnwanted) }),
+		"a saga's timer":           ofSaga(saga.StateRunning, func(r *saga.Run) error { return r.Sleep("wait", hour) }),
+		"an item with a date":      item(queue.InsertOpts{ScheduledAt: time.Now().Add(hour)}, none),
+		"an item that waits": item(queue.InsertOpts{}, func(t *testing.T, mail *queue.Queue) {
+			require.NoError(t, mail.Pause(t.Context()))
+			require.NoError(t, mail.Resume(t.Context()))
+		}),
+		"an item that is out": item(queue.InsertOpts{}, func(t *testing.T, mail *queue.Queue) { receiveOne(t, mail) }),
+		"an item that is later": item(queue.InsertOpts{}, func(t *testing.T, mail *queue.Queue) {
+			require.NoError(t, receiveOne(t, mail).Defer(t.Context(), hour))
+		}),
+		"an item that is dead": item(queue.InsertOpts{}, func(t *testing.T, mail *queue.Queue) {
+			require.NoError(t, receiveOne(t, mail).Bury(t.Context(), errUnwanted))
+		}),
+		"a message that a relay has not met": ofRelay(nil),
+		"a message that is dead at a relay":  ofRelay(errUnwanted),
+		"a message that is parked":           openParked,
 	}
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		n := 0

@@ -58,6 +58,7 @@ func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 		dibs.script(t, "trim", store, map[string]func(){"the reason is recorded": func() {
 			require.Contains(t, dibs.ok(t, "category", "account:retention", "--json"), `"reason":"too many"`)
 			require.Contains(t, dibs.ok(t, "verify"), "no violation")
+			require.Contains(t, dibs.ok(t, "trim", "account-1", "--keep", "1"), "account-1  messages younger than 15m0s stay\n")
 		}, "all is dropped": func() {
 			drop := []string{"parked", "drop", "wallet", "wallets", "--reason", "void"}
 			for _, item := range objects(t, dibs.ok(t, "parked", "--json")) {

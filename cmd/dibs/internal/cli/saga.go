@@ -8,19 +8,21 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 )
 
 type sagaCommand struct {
-	Ls      sagaLsCommand      `cmd:"" default:"withargs" help:"Print the sagas of a category that have not ended."`
-	Show    sagaShowCommand    `cmd:"" help:"Print one saga: its state, its steps, and its history."`
-	Cancel  sagaCancelCommand  `cmd:"" help:"Undo a saga."`
-	Resume  sagaResumeCommand  `cmd:"" help:"Go on with a suspended saga."`
-	Retry   sagaRetryCommand   `cmd:"" help:"Have a step that waits for its next attempt be attempted now."`
-	Suspend sagaSuspendCommand `cmd:"" help:"Have a saga do nothing more until it is resumed or cancelled."`
-	Signal  sagaSignalCommand  `cmd:"" help:"Pass over a signal whose value does not fit."`
-	Resolve sagaResolveCommand `cmd:"" help:"End a suspended saga behind a pivot, of which a person has done the rest."`
+	Ls      sagaLsCommand     `cmd:"" default:"withargs" help:"Print the sagas of a category that have not ended."`
+	Show    sagaShowCommand   `cmd:"" help:"Print one saga: its state, its steps, and its history."`
+	Cancel  sagaChange        `cmd:"" help:"Undo a saga."`
+	Resume  sagaChange        `cmd:"" help:"Go on with a suspended saga."`
+	Retry   sagaChange        `cmd:"" help:"Have a step that waits for its next attempt be attempted now."`
+	Suspend sagaChange        `cmd:"" help:"Have a saga do nothing more until it is resumed or cancelled."`
+	Signal  sagaSignalCommand `cmd:"" help:"Pass over a signal whose value does not fit."`
+	Resolve sagaChange        `cmd:"" help:"End a suspended saga behind a pivot, of which a person has done the rest."`
 }
 
 type sagaStatus = saga.Status[json.RawMessage]
@@ -214,28 +216,25 @@ type sagaChange struct {
 	By     string `placeholder:"NAME" help:"The operator's name, which stays too. Defaults to $USER, or else operator."`
 }
 
-func (c *sagaChange) run(ctx context.Context, a *app, doing string, change func(o *saga.Operator, ctx context.Context, id, reason string) (sagaStatus, error)) error {
+// sagaChanges are the changes, by their commands.
+var sagaChanges = map[string]func(o *saga.Operator, ctx context.Context, id, reason string) (sagaStatus, error){
+	"cancel": (*saga.Operator).Cancel, "resume": (*saga.Operator).Resume, "retry": (*saga.Operator).Retry, "suspend": (*saga.Operator).Suspend,
+	"resolve": (*saga.Operator).Resolve, "skip a signal": (*saga.Operator).SkipSignal,
+}
+
+// Run makes the change that the command is.
+func (c *sagaChange) Run(ctx context.Context, a *app, command *kong.Context) error {
+	return c.run(ctx, a, command.Selected().Name)
+}
+
+func (c *sagaChange) run(ctx context.Context, a *app, doing string) error {
 	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, _ *messagestore.Store) error {
-		was, err := change(o, ctx, c.ID, c.Reason)
+		was, err := sagaChanges[doing](o, ctx, c.ID, c.Reason)
 		if err != nil {
 			return err
 		}
 		return a.out.tell(fields{"stream", was.Stream, "did", doing, "was", was.State}, "%s of %s is recorded; it was %s", doing, was.Stream, was.State)
 	})
-}
-
-type sagaCancelCommand struct{ sagaChange }
-
-// Run cancels it.
-func (c *sagaCancelCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "cancel", (*saga.Operator).Cancel)
-}
-
-type sagaResumeCommand struct{ sagaChange }
-
-// Run resumes it.
-func (c *sagaResumeCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "resume", (*saga.Operator).Resume)
 }
 
 type sagaSignalCommand struct {
@@ -249,26 +248,5 @@ func (c *sagaSignalCommand) Run(ctx context.Context, a *app) error {
 	if !c.Skip {
 		return usage("--skip=false: the command does nothing else")
 	}
-	return c.run(ctx, a, "skip a signal", (*saga.Operator).SkipSignal)
-}
-
-type sagaResolveCommand struct{ sagaChange }
-
-// Run resolves it.
-func (c *sagaResolveCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "resolve", (*saga.Operator).Resolve)
-}
-
-type sagaRetryCommand struct{ sagaChange }
-
-// Run retries it.
-func (c *sagaRetryCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "retry", (*saga.Operator).Retry)
-}
-
-type sagaSuspendCommand struct{ sagaChange }
-
-// Run suspends it.
-func (c *sagaSuspendCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "suspend", (*saga.Operator).Suspend)
+	return c.run(ctx, a, "skip a signal")
 }

@@ -97,6 +97,7 @@ var (
 	aToken   = regexp.MustCompile(`\b\d{16}\b`)
 	aSession = regexp.MustCompile(`(session"?[ :]|"pid":|process |left in )\d+`)
 	aClock   = regexp.MustCompile(`\w{3} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+`)
+	aStack   = regexp.MustCompile(`(panic: [^\\\n]*)\\u000a.*`)
 	aHash    = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 	aSecond  = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`)
 	aBytes   = regexp.MustCompile(`("bytes":|\d\.\d\d  )\d+`)
@@ -117,6 +118,7 @@ func words(typed string) (all []string) {
 
 // same returns output without what is another each time: times, ids, lengths of time, and the columns whose width depends on them.
 func (s *shell) same(output string) string {
+	output = aStack.ReplaceAllString(output, "$1 …")
 	output = aHash.ReplaceAllString(aClock.ReplaceAllString(output, "Mon 2006-01-02 15:04:05 MST"), "HASH")
 	output = aSecond.ReplaceAllString(output, "2006-01-02T15:04:05Z")
 	output = aGap.ReplaceAllString(aLength.ReplaceAllString(steadyTokens(output), "15s"), "  ")

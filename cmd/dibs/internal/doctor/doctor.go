@@ -5,7 +5,7 @@ package doctor
 import (
 	"cmp"
 	"context"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"regexp"
@@ -23,42 +23,20 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
-// The examinations, one to a file. Each returns rows of a name, a verdict, a finding in
-// words, and an advice that may be null.
-var (
-	//go:embed sql/server.sql
-	serverSQL string
-	//go:embed sql/collation.sql
-	collationSQL string
-	//go:embed sql/settings.sql
-	settingsSQL string
-	//go:embed sql/roles.sql
-	rolesSQL string
-	//go:embed sql/role_settings.sql
-	roleSettingsSQL string
-	//go:embed sql/table_locks.sql
-	tableLocksSQL string
-	//go:embed sql/sessions.sql
-	sessionsSQL string
-	//go:embed sql/slots.sql
-	slotsSQL string
-	//go:embed sql/storage.sql
-	storageSQL string
-	//go:embed sql/positions.sql
-	positionsSQL string
-)
+// The examinations, one to a file, return rows of a name, a verdict, a finding in words, and an
+// advice that may be null. The answers of session, required, locks and lock_names are no findings
+// yet.
+//
+//go:embed sql/*.sql
+var examinations embed.FS
 
-// The questions whose answers are no findings yet.
-var (
-	//go:embed sql/session.sql
-	sessionSQL string
-	//go:embed sql/required.sql
-	requiredSQL string
-	//go:embed sql/locks.sql
-	locksSQL string
-	//go:embed sql/lock_names.sql
-	lockNamesSQL string
-)
+func sqlOf(name string) string {
+	text, err := examinations.ReadFile("sql/" + name + ".sql")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return string(text)
+}
 
 // A Verdict is how bad a finding is.
 type Verdict string
@@ -82,33 +60,11 @@ type Finding struct {
 
 // Config sets the thresholds of [Examine]. A nil *Config is a good one.
 type Config struct {
-	// Schema is the schema that was migrated.
-	//
-	// Defaults to dibs.
-	Schema string
-
-	// LongLock is the time from which on a held lock of a category or a table, or a
-	// wait for one, is reported.
-	//
-	// Defaults to 5 s.
-	LongLock time.Duration
-
-	// LongTransaction is the time from which on an open transaction is reported.
-	//
-	// Defaults to 1 min.
-	LongTransaction time.Duration
-
-	// TableWait is how long a locked table of the store is waited for, before findings that need it
-	// are left out.
-	//
-	// Defaults to 1 s.
-	TableWait time.Duration
-
-	// ManyPositions is the number of checkpoint messages from which on a category is
-	// reported.
-	//
-	// Defaults to 1,000,000.
-	ManyPositions int64
+	Schema          string        // that was migrated; defaults to dibs
+	LongLock        time.Duration // from which on a held lock, or a wait for one, is reported; defaults to 5 s
+	LongTransaction time.Duration // from which on an open transaction is reported; defaults to 1 min
+	TableWait       time.Duration // for a locked table of the store, before findings that need it are left out; defaults to 1 s
+	ManyPositions   int64         // checkpoints of a category, from which on it is reported; defaults to 1,000,000
 }
 
 func (c *Config) orDefaults() (Config, error) {
@@ -124,18 +80,8 @@ func (c *Config) orDefaults() (Config, error) {
 	if rule := pglink.CheckSchema(r.Schema); rule != "" {
 		return r, messagestore.NewInvalidError("schema", r.Schema, rule)
 	}
-	for _, field := range []struct {
-		name, value string
-		negative    bool
-	}{
-		{"many positions", fmt.Sprint(r.ManyPositions), r.ManyPositions < 0},
-		{"long lock", r.LongLock.String(), r.LongLock < 0},
-		{"long transaction", r.LongTransaction.String(), r.LongTransaction < 0},
-		{"table wait", r.TableWait.String(), r.TableWait < 0},
-	} {
-		if field.negative {
-			return r, messagestore.NewInvalidError(field.name, field.value, "it is less than 0")
-		}
+	if least := min(int64(r.LongLock), int64(r.LongTransaction), int64(r.TableWait), r.ManyPositions); least < 0 {
+		return r, messagestore.NewInvalidError("threshold", least, "it is less than 0")
 	}
 	return r, nil
 }
@@ -174,16 +120,16 @@ func (e *examination) run(ctx context.Context) error {
 	var version int
 	var pid uint32
 	var migrated bool
-	err := e.query(ctx, sessionSQL, nil, func(rows pgx.Rows) error { return rows.Scan(&version, &pid, &migrated) })
+	err := e.query(ctx, sqlOf("session"), nil, func(rows pgx.Rows) error { return rows.Scan(&version, &pid, &migrated) })
 	if err != nil {
 		return err
 	}
 
-	if err := e.examine(ctx, "server", serverSQL); err != nil {
+	if err := e.examine(ctx, "server", sqlOf("server")); err != nil {
 		return err
 	}
 	if version >= 150000 { // an older one, which is named as such, has no version of its collation
-		if err := e.examine(ctx, "server", collationSQL); err != nil {
+		if err := e.examine(ctx, "server", sqlOf("collation")); err != nil {
 			return err
 		}
 	}
@@ -198,14 +144,14 @@ func (e *examination) run(ctx context.Context) error {
 		group string
 		find  func(ctx context.Context, group string) ([]Finding, error)
 	}{
-		{"settings", asks(settingsSQL)},
-		{"roles", asks(rolesSQL)},
-		{"roles", asks(roleSettingsSQL, override)},
+		{"settings", asks(sqlOf("settings"))},
+		{"roles", asks(sqlOf("roles"))},
+		{"roles", asks(sqlOf("role_settings"), override)},
 		{"locks", e.categoryLocks},
-		{"locks", asks(tableLocksSQL, e.config.LongLock.Seconds())},
-		{"sessions", asks(sessionsSQL, e.config.LongTransaction.Seconds())},
-		{"storage", asks(slotsSQL)},
-		{"storage", asks(storageSQL)},
+		{"locks", asks(sqlOf("table_locks"), e.config.LongLock.Seconds())},
+		{"sessions", asks(sqlOf("sessions"), e.config.LongTransaction.Seconds())},
+		{"storage", asks(sqlOf("slots"))},
+		{"storage", asks(sqlOf("storage"))},
 	} {
 		found, err := x.find(ctx, x.group)
 		if err := e.addAll(x.group, found, err); err != nil {
@@ -225,7 +171,7 @@ func (e *examination) run(ctx context.Context) error {
 
 // positions reports the checkpoints of consumers, if this user may read them.
 func (e *examination) positions(ctx context.Context) error {
-	found, err := e.ask(ctx, "storage", positionsSQL, e.config.ManyPositions)
+	found, err := e.ask(ctx, "storage", sqlOf("positions"), e.config.ManyPositions)
 	switch {
 	case failedWith(err, permissionDenied, "3F000", "42883", "42P01"): // no such schema, function, table
 		e.add("storage", "positions", Hidden, "the positions of consumers are not visible to this user", "grant dibs_reader to this user")
@@ -349,7 +295,7 @@ const override = "dibs.allow_unsafe_settings"
 // is refused only the second time is allowed by the override.
 func (e *examination) required(ctx context.Context) error {
 	var settings []postgres.UnsafeSetting
-	err := e.query(ctx, requiredSQL, nil, func(rows pgx.Rows) error {
+	err := e.query(ctx, sqlOf("required"), nil, func(rows pgx.Rows) error {
 		var s postgres.UnsafeSetting
 		err := rows.Scan(&s.Name, &s.Value)
 		settings = append(settings, s)
@@ -449,7 +395,7 @@ func (e *examination) nameLocks(ctx context.Context) error {
 		return nil
 	}
 	names := map[string][]string{}
-	err := e.query(ctx, lockNamesSQL, []any{keys}, func(rows pgx.Rows) error {
+	err := e.query(ctx, sqlOf("lock_names"), []any{keys}, func(rows pgx.Rows) error {
 		var key int32
 		var name string
 		err := rows.Scan(&key, &name)

@@ -107,7 +107,7 @@ func CategoryLocks(ctx context.Context, conn *pgx.Conn, config *Config, category
 
 func (e *examination) locks(ctx context.Context, category pgtype.Text) ([]CategoryLock, error) {
 	var locks []CategoryLock
-	err := e.query(ctx, locksSQL, []any{category}, func(rows pgx.Rows) error {
+	err := e.query(ctx, sqlOf("locks"), []any{category}, func(rows pgx.Rows) error {
 		var l CategoryLock
 		var user, application, state, query, lasts, waiters, waited, blockedBy pgtype.Text
 		var since pgtype.Timestamptz
