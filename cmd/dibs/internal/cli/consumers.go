@@ -77,7 +77,6 @@ type consumersListCommand struct {
 	Category messagestore.Category `arg:"" optional:"" help:"The category that the consumers read. Defaults to all."`
 }
 
-// Run prints them.
 func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 		all, err := statuses(ctx, store, c.Category)
@@ -217,7 +216,6 @@ type consumersResetCommand struct {
 	Yes      bool                         `help:"Do it."`
 }
 
-// Run resets.
 func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 	given := 0
 	for _, is := range []bool{c.Position != nil, !c.Time.IsZero(), c.Start, c.End} {
@@ -333,14 +331,12 @@ func effectText(before operate.Status, to messagestore.GlobalPosition, again, pa
 
 type consumersPauseCommand struct{ aConsumer }
 
-// Run pauses.
 func (c *consumersPauseCommand) Run(ctx context.Context, a *app) error {
 	return a.setConsumerPaused(ctx, c.aConsumer, (*operate.Target).Pause, "paused", "was paused before")
 }
 
 type consumersResumeCommand struct{ aConsumer }
 
-// Run resumes.
 func (c *consumersResumeCommand) Run(ctx context.Context, a *app) error {
 	return a.setConsumerPaused(ctx, c.aConsumer, (*operate.Target).Resume, "resumed", "was not paused")
 }
@@ -373,7 +369,6 @@ type consumersParkCommand struct {
 	DryRun   bool                         `help:"Print the message, and do nothing."`
 }
 
-// Run asks for it.
 func (c *consumersParkCommand) Run(ctx context.Context, a *app) error {
 	return a.withConsumer(ctx, c.aConsumer, func(store *messagestore.Store, target *operate.Target) error {
 		if _, err := c.status(ctx, store); err != nil {

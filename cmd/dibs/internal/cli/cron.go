@@ -119,7 +119,6 @@ type cronLsCommand struct {
 	Category messagestore.Category `arg:"" optional:"" help:"The category of the items. Defaults to all."`
 }
 
-// Run prints them.
 func (c *cronLsCommand) Run(ctx context.Context, a *app) error {
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 		categories, err := sideOf(ctx, store, c.Category, "schedule")
@@ -173,7 +172,6 @@ type cronShowCommand struct {
 	Next few `default:"5" placeholder:"N" help:"Print the next N ticks, 1 to 1000. Defaults to 5."`
 }
 
-// Run prints it.
 func (c *cronShowCommand) Run(ctx context.Context, a *app) error {
 	return a.withCron(ctx, c.Category, func(store *messagestore.Store, kept *cron.Cron) error {
 		s, err := c.status(ctx, kept)
@@ -238,7 +236,6 @@ type cronSetCommand struct {
 	New     bool   `help:"Change no schedule that there is: exit with 3 if there is another of the name."`
 }
 
-// Run sets it.
 func (c *cronSetCommand) Run(ctx context.Context, a *app) error {
 	// A mistake in the times is told before anything else is asked for.
 	if _, err := cron.Next(c.Spec, c.Zone, time.Now(), 1); err != nil {
@@ -271,7 +268,6 @@ func (c *cronSetCommand) Run(ctx context.Context, a *app) error {
 
 type cronRemoveCommand struct{ aSchedule }
 
-// Run removes it.
 func (c *cronRemoveCommand) Run(ctx context.Context, a *app) error {
 	return a.withCron(ctx, c.Category, func(_ *messagestore.Store, kept *cron.Cron) error {
 		err := kept.Remove(ctx, c.Name)
@@ -292,7 +288,6 @@ type cronRunCommand struct {
 // lookEvery is how often cron run looks for categories with a first schedule.
 const lookEvery = 5 * time.Second
 
-// Run runs them.
 func (c *cronRunCommand) Run(ctx context.Context, a *app) error {
 	for _, category := range c.Categories {
 		if err := category.Validate(); err != nil {

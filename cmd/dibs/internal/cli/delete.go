@@ -18,7 +18,6 @@ type deleteCommand struct {
 	Yes       bool                    `help:"Do not ask."`
 }
 
-// Run deletes.
 func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 	expected := messagestore.AnyVersion
 	if c.Expect != "" {

@@ -29,7 +29,6 @@ type doctorCommand struct {
 	Quiet           bool          `short:"q" help:"Leave out findings that are ok."`
 }
 
-// Run examines.
 func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	u, err := a.storeURL()
 	if err != nil {
@@ -45,7 +44,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			return a.printFindings(append(append(aboutFile(state), aboutWork(ctx, store)...), aboutCheck(ctx, store)), c.Quiet)
+			return a.printFindings(append(slices.Concat(aboutFile(state), aboutConsumers(ctx, store), aboutQueues(ctx, store)), aboutCheck(ctx, store)), c.Quiet)
 		})
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
@@ -73,7 +72,7 @@ func (a *app) examineAccess(ctx context.Context) []doctor.Finding {
 	var found []doctor.Finding
 	err := a.withStore(ctx, 1, func(store *messagestore.Store) error {
 		check := aboutCheck(ctx, store)
-		found = append(aboutWork(ctx, store), check)
+		found = append(slices.Concat(aboutConsumers(ctx, store), aboutQueues(ctx, store)), check)
 		return nil
 	})
 	if err != nil { // what refuses to open refuses a service too

@@ -14,11 +14,6 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
-// aboutWork reports how the work stands that the store is for: consumers and queues, with the queues of sagas and relays.
-func aboutWork(ctx context.Context, store *messagestore.Store) []doctor.Finding {
-	return append(aboutConsumers(ctx, store), aboutQueues(ctx, store)...)
-}
-
 // aboutConsumers reports each consumer, whether a process runs it, and the messages that fail. Consumers that cannot be read
 // are left out as queues are, but not those that take too long.
 func aboutConsumers(ctx context.Context, store *messagestore.Store) (found []doctor.Finding) {

@@ -17,7 +17,6 @@ type epochCommand struct {
 
 type epochShowCommand struct{}
 
-// Run prints it.
 func (epochShowCommand) Run(ctx context.Context, a *app) error {
 	return a.withStore(ctx, 1, func(store *messagestore.Store) error {
 		epoch, err := store.Epoch(ctx)
@@ -33,7 +32,6 @@ func (epochShowCommand) Run(ctx context.Context, a *app) error {
 
 type epochRaiseCommand struct{}
 
-// Run raises it.
 func (epochRaiseCommand) Run(ctx context.Context, a *app) error {
 	return a.withPostgres(ctx, "epoch raise", func(conn *pgx.Conn) error {
 		keeper, err := admin.New(conn, a.postgresConfig())

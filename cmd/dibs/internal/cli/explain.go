@@ -22,7 +22,6 @@ type explainCommand struct {
 	In       []messagestore.Category `sep:"none" placeholder:"CATEGORY" help:"Search all of this category too for messages that followed. May be repeated."`
 }
 
-// Run tells the story.
 func (c *explainCommand) Run(ctx context.Context, a *app) error {
 	for _, category := range c.In {
 		if err := category.Validate(); err != nil {

@@ -144,18 +144,13 @@ func entryText(e saga.Entry) string {
 	return e.Text
 }
 
-// The properties of a message that a step of a saga has written, or that followed one.
-const (
-	sagaStepProperty    = "sagaStep"
-	sagaAttemptProperty = "sagaAttempt" // from the second on
-)
-
-// followedText is the note of a message that followed: its data, behind the step of the saga that it is of.
+// followedText is the note of a message that followed: its data, behind the step of the saga that
+// it is of. The attempt is named from the second on.
 func followedText(m *messagestore.Message) string {
 	text, properties := dataText(m.Data), m.Metadata.Properties
-	step := properties.Get(sagaStepProperty)
+	step := properties.Get("sagaStep")
 	if step == "" {
 		return text
 	}
-	return fmt.Sprintf("of the step %s, attempt %s: %s", shorten(visible(step)), shorten(visible(cmp.Or(properties.Get(sagaAttemptProperty), "1"))), text)
+	return fmt.Sprintf("of the step %s, attempt %s: %s", shorten(visible(step)), shorten(visible(cmp.Or(properties.Get("sagaAttempt"), "1"))), text)
 }

@@ -17,7 +17,6 @@ type forgetCommand struct {
 	Yes       bool                  `help:"Do not ask."`
 }
 
-// Run forgets.
 func (c *forgetCommand) Run(ctx context.Context, a *app) error {
 	options := &retention.ForgetOptions{Reason: c.Reason, DryRun: true}
 	if err := options.Validate(c.Category, c.OlderThan); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -57,7 +56,6 @@ func (c *intentsListCommand) states() (words []string) {
 	return words
 }
 
-// Run prints them.
 func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
 	if c.states() == nil {
 		c.Held, c.Lapsed = true, true
@@ -178,7 +176,6 @@ func (c anIntent) notFound(ctx context.Context, store *messagestore.Store, err e
 
 type intentsShowCommand struct{ anIntent }
 
-// Run prints it.
 func (c *intentsShowCommand) Run(ctx context.Context, a *app) error {
 	return a.withIntents(ctx, c.Category, nil, func(m *intent.Manager, store *messagestore.Store) error {
 		i, err := m.Lookup(ctx, c.Scope, c.Key)
@@ -195,8 +192,8 @@ func (c *intentsShowCommand) Run(ctx context.Context, a *app) error {
 		if i.Forgotten {
 			deleted = "the result was deleted, and the key stays taken"
 		}
-		a.out.facts("state", intentState(i), "key", i.Key, "scope", i.Scope, "session", i.Session, "token", orEmpty(i.Token), "attempt", orEmpty(int64(i.Attempt)),
-			"since", timeOrNone(i.Since), "until", timeOrNone(i.Until), "line", strings.Join(i.Line, ", "), "by", i.By, "reason", i.Reason,
+		a.out.facts("state", intentState(i), "key", i.Key, "scope", i.Scope, "session", i.Session, "token", i.Token, "attempt", i.Attempt,
+			"since", i.Since, "until", i.Until, "line", strings.Join(i.Line, ", "), "by", i.By, "reason", i.Reason,
 			"result", string(i.Result), "not kept", i.NotKept, "left", leftText(i, now), "deleted", deleted)
 		a.out.line("")
 		for m, err := range store.ReadStream(ctx, i.Stream, 0) {
@@ -212,13 +209,6 @@ func (c *intentsShowCommand) Run(ctx context.Context, a *app) error {
 		}
 		return nil
 	})
-}
-
-func orEmpty(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatInt(n, 10)
 }
 
 // stepText returns the content of a step in words; before is the step before it, if that is known.
@@ -278,7 +268,6 @@ type intentsReleaseCommand struct {
 	By     string `placeholder:"NAME" help:"The operator's name, which stays too. Defaults to $USER, or else operator."`
 }
 
-// Run releases it.
 func (c *intentsReleaseCommand) Run(ctx context.Context, a *app) error {
 	config := &intent.Config{Name: cmp.Or(c.By, a.getenv("USER"))}
 	return a.withIntents(ctx, c.Category, config, func(m *intent.Manager, store *messagestore.Store) error {

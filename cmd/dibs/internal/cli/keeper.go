@@ -27,11 +27,6 @@ type keeper interface {
 	Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error)
 }
 
-var (
-	_ keeper = (*admin.Admin)(nil)
-	_ keeper = (*sqlite.Driver)(nil)
-)
-
 // withKeeper runs f with the keeper of the store, and a store for what it has to read.
 func (a *app) withKeeper(ctx context.Context, command string, f func(k keeper, store *messagestore.Store) error) error {
 	u, err := a.storeURL()

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"slices"
 	"strconv"
@@ -96,41 +97,13 @@ func (a *app) writeLines(ctx context.Context, store *messagestore.Store, input i
 
 // linesOf yields the lines of input without their ends. It stops when ctx ends,
 // even while a read waits for a person to type.
-func linesOf(ctx context.Context, input io.Reader) func(yield func([]byte, error) bool) {
-	type result struct {
-		line []byte
-		err  error
-	}
+func linesOf(ctx context.Context, input io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		lines, done := make(chan result), make(chan struct{})
-		defer close(done)
-		go func() {
-			defer close(lines)
-			r := bufio.NewReaderSize(input, 64<<10)
-			for {
-				line, err := readLine(r)
-				if errors.Is(err, io.EOF) {
-					return
-				}
-				select {
-				case lines <- result{line, err}:
-				case <-done:
-					return
-				}
-				if err != nil {
-					return
-				}
-			}
-		}()
+		r := bufio.NewReaderSize(input, 64<<10)
 		for {
-			select {
-			case <-ctx.Done():
-				yield(nil, ctx.Err())
+			line, err := promptly(ctx, func() ([]byte, error) { return readLine(r) })
+			if errors.Is(err, io.EOF) || !yield(line, err) || err != nil {
 				return
-			case r, ok := <-lines:
-				if !ok || !yield(r.line, r.err) {
-					return
-				}
 			}
 		}
 	}

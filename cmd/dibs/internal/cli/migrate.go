@@ -23,7 +23,6 @@ type migrateCommand struct {
 
 type migrateUpCommand struct{}
 
-// Run migrates.
 func (migrateUpCommand) Run(ctx context.Context, a *app) error {
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
 		before, err := migrations.Status(ctx, conn, a.migrationsConfig())
@@ -118,7 +117,6 @@ func (c migratePrintCommand) Run(a *app) error {
 	return migrations.Print(a.out, a.migrationsConfig())
 }
 
-// Run prints what is.
 func (migrateStatusCommand) Run(ctx context.Context, a *app) error {
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
 		all, err := migrations.Status(ctx, conn, a.migrationsConfig())

@@ -26,7 +26,6 @@ type parkedListCommand struct {
 // parkedStates are those of messages that are parked, are to be redriven, or are to be parked.
 var parkedStates = []queue.State{queue.Dead, queue.Later, queue.Held, queue.Out, queue.Suspended}
 
-// Run prints them.
 func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 	of := aConsumer{Category: c.Category}
 	if c.Name != nil {
@@ -114,7 +113,6 @@ type parkedShowCommand struct {
 	Data     bool     `help:"Print the message's data and metadata too."`
 }
 
-// Run prints it.
 func (c *parkedShowCommand) Run(ctx context.Context, a *app) error {
 	return a.showItem(ctx, c.parked(a, true), c.Position, c.Data)
 }
@@ -125,7 +123,6 @@ type parkedRedriveCommand struct {
 	Reason    string     `placeholder:"TEXT" help:"Why, for the message's log."`
 }
 
-// Run has them redriven.
 func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
 	if len(c.Positions) == 0 {
 		return a.retryAll(ctx, c.parked(a, false), c.Reason)
@@ -140,7 +137,6 @@ type parkedDropCommand struct {
 	Reason    string     `required:"" placeholder:"TEXT" help:"Why, for the message's log: up to 255 bytes."`
 }
 
-// Run drops them.
 func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
 	items := someItems{c.Positions, c.Reason}
 	return items.run(ctx, a, c.parked(a, true), "dropped", "parked", (*queue.Queue).Drop)

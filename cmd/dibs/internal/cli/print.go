@@ -213,9 +213,8 @@ func (p *printer) header() {
 // facts prints names and values by turns, a line for each value that is not empty.
 func (p *printer) facts(all ...any) {
 	for i := 0; i < len(all); i += 2 {
-		if c := toCell(all[i+1]); c.text != "" {
-			c.right = false
-			p.row(nil, in(dim, all[i]), in(plain, c))
+		if value := reflect.ValueOf(all[i+1]); value.IsValid() && !value.IsZero() {
+			p.row(nil, in(dim, all[i]), in(plain, all[i+1]))
 		}
 	}
 }

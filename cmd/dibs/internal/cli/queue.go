@@ -161,7 +161,6 @@ func queueFields(s queue.Status) fields {
 	}
 }
 
-// Run prints them.
 func (c *queueLsCommand) Run(ctx context.Context, a *app) error {
 	return a.withStore(ctx, 1, func(store *messagestore.Store) error {
 		all, err := queue.All(ctx, store)
@@ -257,7 +256,6 @@ func messageOf(i queue.Item, of func(*messagestore.Message) fields) fields {
 
 var itemStyles = map[queue.State]style{queue.Dead: red, queue.Suspended: red, queue.Out: yellow, queue.Finished: green}
 
-// Run prints them.
 func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
 	if c.From < 0 {
 		return usage("--from=%d: it is a position from 0", c.From)
@@ -334,7 +332,6 @@ type queueShowCommand struct {
 	Position position `arg:"" help:"The position of the item, as dibs queue jobs prints it."`
 }
 
-// Run prints it.
 func (c *queueShowCommand) Run(ctx context.Context, a *app) error {
 	return a.showItem(ctx, c.with(a), c.Position, true)
 }
@@ -372,7 +369,7 @@ func (a *app) printItem(item queue.Item) {
 	if note := stateNote(item); note != "" {
 		state += ", " + note
 	}
-	a.out.facts("state", state, "given back", item.Version, "failures", item.Failures, "due", item.Due, "progress", item.Note)
+	a.out.facts("state", state, "given back", fmt.Sprint(item.Version), "failures", fmt.Sprint(item.Failures), "due", item.Due, "progress", item.Note)
 	for i, line := range strings.Split(item.Error, "\n") { // the stack of a panic is below it
 		a.out.facts(map[bool]string{true: "error", false: " "}[i == 0], strings.ReplaceAll(line, "\t", "    "))
 	}
@@ -401,7 +398,6 @@ type queueInsertCommand struct {
 	At       moment                `placeholder:"TIME" help:"The time before which the item is not delivered, like 2026-11-27T10:00:00Z."`
 }
 
-// Run inserts it.
 func (c *queueInsertCommand) Run(ctx context.Context, a *app) error {
 	w := writeCommand{Type: c.Type, Data: c.Data, ID: c.ID}
 	m, err := w.message(ctx, a)
@@ -484,7 +480,6 @@ type queueRetryCommand struct {
 	AllDead bool `help:"Retry all dead items. Ask again for those that stay dead."`
 }
 
-// Run retries them.
 func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
 	switch {
 	case !c.AllDead:
@@ -525,7 +520,6 @@ type queueDropCommand struct {
 	someItems
 }
 
-// Run drops them.
 func (c *queueDropCommand) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, c.with(a), "dropped", "later, held or dead", (*queue.Queue).Drop)
 }
@@ -571,14 +565,12 @@ type queuePauseCommand struct {
 	newQueue
 }
 
-// Run pauses.
 func (c *queuePauseCommand) Run(ctx context.Context, a *app) error {
 	return a.setPaused(ctx, c.newQueue.with(a, c.aQueue), "paused", (*queue.Queue).Pause)
 }
 
 type queueResumeCommand struct{ aQueue }
 
-// Run resumes.
 func (c *queueResumeCommand) Run(ctx context.Context, a *app) error {
 	return a.setPaused(ctx, c.with(a), "resumed", (*queue.Queue).Resume)
 }
@@ -592,7 +584,6 @@ type queueRemoveCommand struct {
 	Yes        bool                  `help:"Do not ask."`
 }
 
-// Run removes it.
 func (c *queueRemoveCommand) Run(ctx context.Context, a *app) error {
 	if err := a.canAsk(c.Yes, "give --yes to remove queue "+c.Queue); err != nil {
 		return err

@@ -37,7 +37,6 @@ type blocker struct {
 	more    fields // of JSON
 }
 
-// Run prints the causes.
 func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
 	if c.LongLock < 0 {
 		return usage("--long-lock=%s: it is less than 0", c.LongLock)

@@ -17,7 +17,6 @@ type streamCommand struct {
 	Limit     *bound                  `placeholder:"N" help:"Print at most N messages. Defaults to all."`
 }
 
-// Run prints the stream.
 func (c *streamCommand) Run(ctx context.Context, a *app) error {
 	most, batch := limitOf(c.Limit)
 	return a.withStore(ctx, batch, func(store *messagestore.Store) error {
@@ -61,7 +60,6 @@ type categoryCommand struct {
 	categoryFlags
 }
 
-// Run prints the category.
 func (c *categoryCommand) Run(ctx context.Context, a *app) error {
 	filter, err := c.filter()
 	if err != nil {
@@ -123,7 +121,6 @@ type tailCommand struct {
 	Interval time.Duration `default:"500ms" placeholder:"DURATION" help:"Interval between two looks, from 10ms to 1h. Defaults to 500ms."`
 }
 
-// Run prints messages until ctx ends.
 func (c *tailCommand) Run(ctx context.Context, a *app) error {
 	filter, err := c.filter()
 	if err != nil {

@@ -48,7 +48,6 @@ func (c *reportCommand) query() (report.Query, error) {
 	return q, nil
 }
 
-// Run prints the report.
 func (c *reportCommand) Run(ctx context.Context, a *app) error {
 	q, err := c.query()
 	if err != nil {

@@ -64,7 +64,6 @@ type sagaLsCommand struct {
 	Limit    bound                 `default:"1000" placeholder:"N" help:"Print at most N, those started first. Defaults to 1000."`
 }
 
-// Run prints them.
 func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 	if c.Category == "" {
 		return a.inEach(ctx, "saga", func(category messagestore.Category) error {
@@ -171,7 +170,6 @@ type aSaga struct {
 
 type sagaShowCommand struct{ aSaga }
 
-// Run prints it.
 func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
 		s, err := o.Status(ctx, c.ID)
@@ -185,7 +183,7 @@ func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 		a.out.object(sagaFields(s, now))
 		a.out.title(string(s.Stream))
 		a.out.facts("state", s.State, "definition", fmt.Sprintf("%s, version %d", s.Definition, s.Release), "age", sagaAge(s, now),
-			"deadline", timeOrNone(s.Deadline), "why", sagaNote(s), "due", timeOrNone(s.Due), "by", s.By)
+			"deadline", s.Deadline, "why", sagaNote(s), "due", s.Due, "by", s.By)
 		for _, one := range s.Steps {
 			note := stepState(one) + ", " + number(one.Attempts, "attempt")
 			if one.Error != "" {
@@ -243,7 +241,6 @@ type sagaSignalCommand struct {
 	Skip bool `required:"" help:"Pass over the signal for which the saga is suspended."`
 }
 
-// Run passes over it.
 func (c *sagaSignalCommand) Run(ctx context.Context, a *app) error {
 	if !c.Skip {
 		return usage("--skip=false: the command does nothing else")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
@@ -126,10 +127,13 @@ func (s *shell) same(output string) string {
 	return s.inFile(aFloat.ReplaceAllString(aSession.ReplaceAllString(output, "${1}1"), `Seconds":1`))
 }
 
-// inFile returns output with the name of the store's file replaced.
+// inFile returns output with the name of the store's file replaced, or that of the server's user.
 func (s *shell) inFile(output string) string {
 	if path, is := strings.CutPrefix(s.env["DIBS_STORE"], "sqlite:"); is {
-		output = strings.ReplaceAll(output, path, "FILE")
+		return strings.ReplaceAll(output, path, "FILE")
+	}
+	if config, err := pgx.ParseConfig(s.env["DIBS_STORE"]); err == nil {
+		return strings.NewReplacer("by "+config.User, "by USER", `"by":"`+config.User, `"by":"USER`).Replace(output)
 	}
 	return output
 }

@@ -32,7 +32,6 @@ type standing struct {
 	failing int      // messages
 }
 
-// Run looks until it is interrupted.
 func (c *topCommand) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Every < 100*time.Millisecond:

@@ -26,7 +26,6 @@ type trimCommand struct {
 	Yes      bool                    `help:"Trim streams of entities too that no snapshot covers."`
 }
 
-// Run trims.
 func (c *trimCommand) Run(ctx context.Context, a *app) error {
 	options := &retention.TrimOptions{MinAge: c.MinAge, Before: c.Before.Time, Reason: c.Reason, DryRun: c.DryRun}
 	switch {
@@ -87,40 +86,38 @@ func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[
 		if err != nil {
 			return bare, nil // the trim itself returns err
 		}
-		if t.Removed == 0 {
-			continue
-		}
 		category := t.Stream.Category()
-		if _, known := entities[category]; !known {
-			var err error
-			if entities[category], err = hasEntities(ctx, store, category); err != nil {
+		is, known := entities[category]
+		if t.Removed > 0 && !known {
+			if is, err = hasEntities(ctx, store, category); err != nil {
 				return nil, err
 			}
+			entities[category] = is
 		}
-		if !entities[category] {
+		if t.Removed == 0 || !is {
 			continue
 		}
-		snapshot, err := store.Last(ctx, removal.SnapshotStream(t.Stream))
-		if err != nil && !errors.Is(err, messagestore.ErrNotFound) && !errors.Is(err, messagestore.ErrInvalid) {
+		covered, err := covers(ctx, store, t)
+		if err != nil {
 			return nil, err
 		}
-		if err == nil {
-			covered, err := covers(ctx, store, t, snapshot)
-			if err != nil {
-				return nil, err
-			}
-			if covered {
-				continue
-			}
+		if !covered {
+			bare = append(bare, t.Stream)
 		}
-		bare = append(bare, t.Stream)
 	}
 	return bare, nil
 }
 
-// covers reports whether a snapshot has the messages that a trim removes. Any writer may have written it, so the message that it is behind
-// has to be in its place.
-func covers(ctx context.Context, store *messagestore.Store, t retention.Trimmed, m *messagestore.Message) (bool, error) {
+// covers reports whether a snapshot has the messages that a trim removes. Any writer may have
+// written it, so the message that it is behind has to be in its place.
+func covers(ctx context.Context, store *messagestore.Store, t retention.Trimmed) (bool, error) {
+	m, err := store.Last(ctx, removal.SnapshotStream(t.Stream))
+	if errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
 	snapshot, ok := removal.SnapshotOf(m)
 	if !ok || snapshot.Version < t.First-1 {
 		return false, nil

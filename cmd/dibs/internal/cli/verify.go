@@ -20,7 +20,6 @@ type verifyCommand struct {
 	Progress      bool                    `help:"Print progress on stderr. Defaults to true on a terminal."`
 }
 
-// Run verifies.
 func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 	return a.withKeeper(ctx, "verify", func(k keeper, store *messagestore.Store) error {
 		config := &retention.VerifyConfig{Categories: c.Categories, MaxViolations: int(c.MaxViolations), Amcheck: c.Amcheck}
@@ -156,7 +155,6 @@ type intentsVerifyCommand struct {
 	MaxViolations bound                 `default:"100" placeholder:"N" help:"List at most N violations of one rule. Defaults to 100."`
 }
 
-// Run verifies.
 func (c *intentsVerifyCommand) Run(ctx context.Context, a *app) error {
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 		listed := map[string]int{}

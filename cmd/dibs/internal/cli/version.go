@@ -8,7 +8,6 @@ import (
 
 type versionCommand struct{}
 
-// Run prints the version.
 func (versionCommand) Run(a *app) error {
 	version, settings := "(unknown)", map[string]string{}
 	if info, ok := debug.ReadBuildInfo(); ok {

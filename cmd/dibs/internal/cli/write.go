@@ -30,7 +30,6 @@ type writeCommand struct {
 	NewIDs bool   `name:"new-ids" help:"Give lines without an id a new one each time."`
 }
 
-// Run writes one message or many.
 func (c *writeCommand) Run(ctx context.Context, a *app) error {
 	a.mayCreate = true
 	if c.Stream == nil || c.From != "" {

@@ -125,33 +125,33 @@ func (e *examination) run(ctx context.Context) error {
 		return err
 	}
 
-	if err := e.examine(ctx, "server", sqlOf("server")); err != nil {
-		return err
-	}
-	if version >= 150000 { // an older one, which is named as such, has no version of its collation
-		if err := e.examine(ctx, "server", sqlOf("collation")); err != nil {
-			return err
+	asks := func(sql string, args ...any) func(context.Context, string) ([]Finding, error) {
+		return func(ctx context.Context, group string) ([]Finding, error) {
+			return e.ask(ctx, group, sqlOf(sql), args...)
 		}
 	}
-	e.pooler(pid)
-	if err := e.required(ctx); err != nil {
-		return err
-	}
-	asks := func(sql string, args ...any) func(context.Context, string) ([]Finding, error) {
-		return func(ctx context.Context, group string) ([]Finding, error) { return e.ask(ctx, group, sql, args...) }
+	collation := asks("collation")
+	if version < 150000 { // which is named as such, and has no version of its collation
+		collation = func(context.Context, string) ([]Finding, error) { return nil, nil }
 	}
 	for _, x := range []struct {
 		group string
 		find  func(ctx context.Context, group string) ([]Finding, error)
 	}{
-		{"settings", asks(sqlOf("settings"))},
-		{"roles", asks(sqlOf("roles"))},
-		{"roles", asks(sqlOf("role_settings"), override)},
+		{"server", asks("server")},
+		{"server", collation},
+		{"server", func(ctx context.Context, _ string) ([]Finding, error) {
+			e.pooler(pid)
+			return nil, e.required(ctx)
+		}},
+		{"settings", asks("settings")},
+		{"roles", asks("roles")},
+		{"roles", asks("role_settings", override)},
 		{"locks", e.categoryLocks},
-		{"locks", asks(sqlOf("table_locks"), e.config.LongLock.Seconds())},
-		{"sessions", asks(sqlOf("sessions"), e.config.LongTransaction.Seconds())},
-		{"storage", asks(sqlOf("slots"))},
-		{"storage", asks(sqlOf("storage"))},
+		{"locks", asks("table_locks", e.config.LongLock.Seconds())},
+		{"sessions", asks("sessions", e.config.LongTransaction.Seconds())},
+		{"storage", asks("slots")},
+		{"storage", asks("storage")},
 	} {
 		found, err := x.find(ctx, x.group)
 		if err := e.addAll(x.group, found, err); err != nil {
@@ -191,12 +191,6 @@ const (
 func failedWith(err error, codes ...string) bool {
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && slices.Contains(codes, refused.Code)
-}
-
-// examine adds the findings of a query.
-func (e *examination) examine(ctx context.Context, group, sql string, args ...any) error {
-	found, err := e.ask(ctx, group, sql, args...)
-	return e.addAll(group, found, err)
 }
 
 // addAll adds findings. A query that the server refuses to this user, or that met a locked table, is a finding itself.
