@@ -204,7 +204,7 @@ func (a *app) printSchedule(category messagestore.Category, s cron.Status, n int
 		behind = fmt.Sprintf("item %d: dibs queue show %s %d", s.Item, skipsFor(category, s), s.Item)
 	}
 	data, _ := dataOf(s).(json.RawMessage)
-	a.out.facts("spec", s.Spec, "zone", zoneOf(s), "catch-up", s.CatchUp, "overlap", overlap, "set", timeText(s.From),
+	a.out.facts("spec", s.Spec, "zone", zoneOf(s), "catch-up", s.CatchUp.String(), "overlap", overlap, "set", timeText(s.From),
 		"last", cmp.Or(timeOrNone(s.Last), "-"), "type", s.Body.MessageType(), "data", dataText(data), "skipped", skipped, "behind", behind)
 	zone, err := time.LoadLocation(zoneOf(s))
 	if err != nil {
