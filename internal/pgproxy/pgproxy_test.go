@@ -417,3 +417,56 @@ func TestServerThatIsNotThereIsAConnectionThatEnds(t *testing.T) {
 	require.Error(t, err)
 	require.True(t, errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF), "%v", err)
 }
+
+func TestNewConnectionsLeadToTheServerThatTheProxyWasToldOf(t *testing.T) {
+	t.Parallel()
+	config := pgtest.Connect(t, pgtest.URL(t)).Config().ConnConfig
+	network, address := pgconn.NetworkAddress(config.Host, config.Port)
+	proxy := must.Do(pgproxy.New(network, nowhere(network)))(t)
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	through := config.Copy()
+	through.Host, through.Port, through.TLSConfig, through.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
+	connect := func() error {
+		conn, err := pgx.ConnectConfig(t.Context(), through)
+		if err == nil {
+			err = conn.Close(t.Context())
+		}
+		return err
+	}
+	require.Error(t, connect())
+
+	proxy.Retarget(address)
+
+	require.NoError(t, connect())
+}
+
+// nowhere is an address at which nobody listens.
+func nowhere(network string) string {
+	if network == "unix" {
+		return "/nonexistent"
+	}
+	return "127.0.0.1:1"
+}
+
+func TestWhoWaitsForAnAnswerThatWasLostHearsOfItWhenTheConnectionIsSevered(t *testing.T) {
+	t.Parallel()
+	b := set(t)
+	lost := make(chan struct{})
+	b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+		if m.Name != "CommandComplete" {
+			return pgproxy.Pass
+		}
+		close(lost)
+		return pgproxy.Lose
+	})
+	ended := await.Go(func() error { return b.write(t.Context()) })
+	await.Receive(t, "the message is lost", lost)
+
+	b.proxy.SetRule(nil)
+	b.proxy.Sever()
+
+	require.Error(t, await.Receive(t, "the call ends", ended))
+	require.Equal(t, 1, b.written())
+	b.conn = b.connect()
+	require.NoError(t, b.write(t.Context()))
+}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -287,4 +289,100 @@ func values(messages []*messagestore.Message) []messagestore.Message {
 		all[i] = *m
 	}
 	return all
+}
+
+// A page ends before it is too large to hold, and the next goes on from there.
+func TestAPageOfLargeMessagesEndsEarly(t *testing.T) {
+	t.Parallel()
+	const messages, size, pageBytes = 50, 700_000, 16 << 20
+	category := storetest.Category(t)
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
+	body := messagestore.Raw{Type: "T", Data: json.RawMessage(fmt.Sprintf(`{"note": %q}`, strings.Repeat("x", size)))}
+	for range messages / 10 {
+		must.Do(store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, body, body, body, body, body, body, body, body, body, body))(t)
+	}
+	q := messagestore.CategoryQuery{Category: category, Limit: messages}
+	for _, want := range []int{23, 23, 4} {
+		page := must.Do(store.ReadCategoryPage(t.Context(), q))(t)
+		require.Len(t, page.Messages, want)
+		require.LessOrEqual(t, want*len(body.Data), pageBytes)
+		require.Equal(t, page.Messages[want-1].GlobalPosition+1, page.Next)
+		require.Equal(t, want == 23, page.More)
+		q.From = page.Next
+	}
+	n := messagestore.Version(0)
+	for m, err := range store.ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
+		require.NoError(t, err)
+		require.Equal(t, n, m.Position)
+		n++
+	}
+	require.Equal(t, messagestore.Version(messages), n)
+}
+
+// pageFaults returns how many pages of memory the process of a session has asked the system for.
+func pageFaults(t *testing.T, pid uint32) int {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil || !strings.Contains(string(stat), "(postgres)") {
+		t.Skip("the server's processes are not on this machine, or not in /proc")
+	}
+	const minorFaults = 7 // behind the name: see proc(5)
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	return must.Do(strconv.Atoi(fields[minorFaults]))(t)
+}
+
+// glibc gives the memory of a page's result back to the system behind each statement.
+func TestASessionKeepsTheMemoryOfAPageForTheNext(t *testing.T) {
+	t.Parallel()
+	category := storetest.Category(t)
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
+	body := messagestore.Raw{Type: "T", Data: json.RawMessage(fmt.Sprintf(`{"note": %q}`, strings.Repeat("x", 300)))}
+	bodies := make([]messagestore.Body, 1000)
+	for i := range bodies {
+		bodies[i] = body
+	}
+	must.Do(store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, bodies...))(t)
+	perPage := func(config *postgres.Config) int {
+		pool, pid := pgtest.PoolOfOne(t, nil)
+		store := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil))
+		const pages = 20
+		before := 0
+		for i := range 2 * pages {
+			if i == pages { // by now it has what it keeps
+				before = pageFaults(t, pid)
+			}
+			require.Len(t, must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: len(bodies)}))(t).Messages, len(bodies))
+		}
+		return (pageFaults(t, pid) - before) / pages
+	}
+
+	given := perPage(&postgres.Config{GiveMemoryBack: true})
+	if given < 20 {
+		t.Skipf("the server's allocator keeps memory by itself: %d faults a page", given)
+	}
+	require.Less(t, perPage(nil), given/4)
+}
+
+// Our functions refuse a stream without an identifier, but clients of message-db
+// write to such ones. In a group they are one member's, where message-db itself
+// delivers them to none.
+func TestStreamWithoutIdentifierIsOneMembers(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	category := storetest.Category(t)
+	must.Do(pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+		values (dibs.category($1), dibs.group_hash($1), $1, 0, 'Opened', gen_random_uuid(), '{}')`, string(category)))(t)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+
+	for _, size := range []int{1, 2, 3, 64} {
+		var members []int
+		for member := range size {
+			for m, err := range store.ReadCategory(t.Context(), category, 0, messagestore.Filter{GroupSize: size, GroupMember: member}) {
+				require.NoError(t, err)
+				require.Equal(t, messagestore.StreamName(category), m.Stream)
+				members = append(members, member)
+			}
+		}
+		require.Equal(t, []int{messagestore.StreamName(category).GroupMember(size)}, members)
+	}
 }

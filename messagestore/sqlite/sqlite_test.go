@@ -3,9 +3,12 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuetest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -107,4 +112,172 @@ func execute(t testing.TB, db interface {
 ) {
 	t.Helper()
 	must.Do(db.Exec(statement, args...))(t)
+}
+
+func TestContentIsKeptByteForByte(t *testing.T) {
+	t.Parallel()
+	driver := open(t, newFile(t), nil)
+	data := json.RawMessage("{ \"b\":1.00,\n\"a\" : 1e2, \"b\": \"\\u00e9 é 😀\" }\n")
+	a := appendOf("account-1", messagestore.NoStream, 1)
+	a.Records[0].Data, a.Records[0].Metadata = data, json.RawMessage(`{"properties": {"n": 12345678901234567890.10}}`)
+	must.Do(driver.Append(t.Context(), a))(t)
+
+	m := must.Do(driver.Last(t.Context(), "account-1", ""))(t)
+
+	require.Equal(t, string(data), string(m.Data))
+	require.Equal(t, json.Number("12345678901234567890.10"), m.Metadata.Properties["n"])
+}
+
+// A filter that lets little through must not make one page look at everything.
+func TestFilteredPageLooksAtABoundedPart(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	driver := open(t, path, nil)
+	execute(t, database(t, path), `
+		WITH RECURSIVE numbers (n) AS (VALUES (0) UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)
+		INSERT INTO dibs_messages (stream_name, category, position, type, id, group_hash, time)
+		SELECT 'account-1', 'account', n, 'Deposited', randomblob(16), 0, 0 FROM numbers`, messagestore.MaxReadMessages+500)
+	wanted := appendOf("account-wanted", messagestore.NoStream, 1)
+	wanted.Records[0].Type = "Wanted"
+	w := must.Do(driver.Append(t.Context(), wanted))(t)
+	q := messagestore.CategoryQuery{Category: "account", Limit: 10, Filter: messagestore.Filter{Types: []string{"Wanted"}}}
+
+	first := must.Do(driver.ReadCategory(t.Context(), q))(t)
+	q.From = first.Next
+	second := must.Do(driver.ReadCategory(t.Context(), q))(t)
+
+	require.Empty(t, first.Messages)
+	require.True(t, first.More)
+	require.EqualValues(t, messagestore.MaxReadMessages+1, first.Next)
+	require.Len(t, second.Messages, 1)
+	require.False(t, second.More)
+	require.Equal(t, w.GlobalPosition+1, second.Next)
+}
+
+// However many messages there are, no statement goes through all of them, or through
+// a whole stream to find its end, or sorts.
+func TestStatementsGoByAnIndex(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	column := func(statement string, index int) []string { return columnOf(t, db, statement, index) }
+	for name, statement := range sqlite.Statements {
+		t.Run(name, func(t *testing.T) {
+			for _, step := range column("EXPLAIN QUERY PLAN "+statement, 3) {
+				if strings.HasPrefix(name, "category") && strings.Contains(step, "dibs_messages") {
+					require.Contains(t, step, "INDEX dibs_messages_category (category=? AND ")
+				}
+				require.NotContains(t, step, "SCAN dibs_messages")
+				require.NotContains(t, step, "TEMP B-TREE")
+			}
+			if name != "category_horizon" { // which aggregates a part that is bounded
+				require.NotContains(t, column("EXPLAIN "+statement, 1), "AggStep", "max() goes through the whole stream")
+			}
+		})
+	}
+}
+
+// However many items are open, no step of a take goes through all of them.
+func TestStatementsOfATakeGoByAnIndex(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	for name, statement := range sqlite.QueueStatements {
+		t.Run(name, func(t *testing.T) {
+			for _, step := range columnOf(t, db, "EXPLAIN QUERY PLAN "+statement, 3) {
+				require.NotRegexp(t, `SCAN dibs|TEMP B-TREE|(open|sessions) USING PRIMARY KEY \(queue=\?\)`, step)
+			}
+		})
+	}
+}
+
+func columnOf(t *testing.T, db *sql.DB, statement string, index int) (values []string) {
+	t.Helper()
+	rows := must.Do(db.Query(statement, make([]any, 10)...))(t)
+	defer rows.Close()
+	columns := must.Do(rows.Columns())(t)
+	for rows.Next() {
+		row := make([]any, len(columns))
+		var value sql.NullString
+		for i := range row {
+			row[i] = new(any)
+		}
+		row[index] = &value
+		require.NoError(t, rows.Scan(row...))
+		values = append(values, value.String)
+	}
+	require.NoError(t, rows.Err())
+	return values
+}
+
+// What is written to a file without a name is lost with the process.
+func TestCheckFindsAFileThatIsGoneOrReplaced(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	driver := must.Do(sqlite.Open(t.Context(), path, nil))(t)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	store := must.New(messagestore.New(driver, nil))
+	require.NoError(t, store.Check(t.Context()))
+
+	require.NoError(t, os.Rename(path, path+".old"))
+	require.ErrorContains(t, store.Check(t.Context()), "it was there when it was opened, and is not now")
+	require.ErrorIs(t, store.CheckReading(t.Context()), os.ErrNotExist)
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.ErrorContains(t, store.Check(t.Context()), "another file is in the place of the one that was opened")
+	require.NoError(t, os.Rename(path+".old", path))
+	require.NoError(t, store.Check(t.Context()))
+}
+
+func TestCheckOfAClosedStore(t *testing.T) {
+	t.Parallel()
+	driver := must.Do(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))(t)
+	require.NoError(t, driver.Close())
+	store := must.New(messagestore.New(driver, nil))
+	require.ErrorIs(t, store.Check(t.Context()), messagestore.ErrClosed)
+	require.ErrorIs(t, store.CheckReading(t.Context()), messagestore.ErrClosed)
+}
+
+func TestCheckOverATransactionNeedsTheTables(t *testing.T) {
+	t.Parallel()
+	db := must.Do(sql.Open("sqlite", filepath.Join(t.TempDir(), "app.db")))(t)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	tx := must.Do(db.BeginTx(t.Context(), nil))(t)
+	defer func() { require.NoError(t, tx.Rollback()) }()
+	store := must.New(messagestore.New(must.New(sqlite.New(tx)), nil))
+	require.ErrorIs(t, store.Check(t.Context()), sqlite.ErrNoSchema)
+	require.ErrorIs(t, store.CheckReading(t.Context()), sqlite.ErrNoSchema)
+	require.NoError(t, sqlite.Schema(context.WithoutCancel(t.Context()), tx))
+	require.NoError(t, store.Check(t.Context()))
+}
+
+func TestNilTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := sqlite.New(nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.EqualError(t, err, "sqlite: invalid transaction: it is nil")
+}
+
+func TestQueuesOnSQLite(t *testing.T) {
+	t.Parallel()
+	var files sync.Map // by driver
+	opened := func(t *testing.T) *sqlite.Driver {
+		file := newFile(t)
+		driver := open(t, file, nil)
+		files.Store(driver, file)
+		return driver
+	}
+	queuetest.Run(t, queuetest.Options{
+		Open: func(t *testing.T) queuing.Driver { return opened(t) },
+		OpenWithClock: func(t *testing.T) (queuing.Driver, func(time.Duration)) {
+			driver, stood, ahead := opened(t), time.Now(), time.Duration(0)
+			driver.SetClock(func() time.Time { return stood.Add(ahead) })
+			return driver, func(by time.Duration) { ahead = by }
+		},
+		Begin: func(t *testing.T, driver queuing.Driver) (queuing.Driver, func() error, func() error) {
+			file, _ := files.Load(driver)
+			db, err := sql.Open("sqlite", "file:"+file.(string)+"?_txlock=immediate&_pragma=busy_timeout(10000)") //nolint:errcheck // so stored
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			tx := must.Do(db.BeginTx(t.Context(), nil))(t)
+			return must.New(sqlite.New(tx)), tx.Commit, tx.Rollback
+		},
+	})
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -170,4 +172,173 @@ func TestACloseWaitsForTheFunction(t *testing.T) {
 		return nil, nil
 	})
 	require.ErrorIs(t, err, messagestore.ErrClosed)
+}
+
+func TestMessageAndTableCommitTogether(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	execute(t, db, "CREATE TABLE invoices (id TEXT PRIMARY KEY, paid INTEGER NOT NULL)")
+	pay := func(id string) *sql.Tx {
+		tx := begin(t, db)
+		execute(t, tx, "INSERT INTO invoices VALUES (?, 1)", id)
+		must.Do(must.New(sqlite.New(tx)).Append(t.Context(), appendOf(messagestore.StreamName("invoice-"+id), messagestore.NoStream, 2)))(t)
+		return tx
+	}
+
+	require.NoError(t, pay("1").Commit())
+	require.NoError(t, pay("2").Rollback())
+
+	tx := begin(t, db)
+	version := must.Do(must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1"))(t)
+	require.EqualValues(t, 1, version)
+	version = must.Do(must.New(sqlite.New(tx)).Version(t.Context(), "invoice-2"))(t)
+	require.Equal(t, messagestore.NoStream, version)
+	var paid int
+	require.NoError(t, tx.QueryRow("SELECT count(*) FROM invoices").Scan(&paid))
+	require.Equal(t, 1, paid)
+	require.NoError(t, tx.Rollback())
+}
+
+func TestConflictLeavesTheTransactionUsable(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	execute(t, db, "CREATE TABLE invoices (id TEXT PRIMARY KEY)")
+	tx := begin(t, db)
+	driver := must.New(sqlite.New(tx))
+	first := appendOf("invoice-1", messagestore.NoStream, 1)
+	must.Do(driver.Append(t.Context(), first))(t)
+	execute(t, tx, "INSERT INTO invoices VALUES ('before')")
+
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))), messagestore.ErrVersionConflict)
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 3))), messagestore.ErrVersionConflict)
+	second := appendOf("invoice-2", messagestore.NoStream, 2)
+	second.Records[1].ID = first.Records[0].ID // the first message goes in before the second is refused
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), second)), messagestore.ErrIDConflict)
+
+	execute(t, tx, "INSERT INTO invoices VALUES ('after')")
+	must.Do(driver.Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
+	require.NoError(t, tx.Commit())
+	var invoices, messages int
+	require.NoError(t, db.QueryRow("SELECT (SELECT count(*) FROM invoices), (SELECT count(*) FROM dibs_messages)").Scan(&invoices, &messages))
+	require.Equal(t, 2, invoices)
+	require.Equal(t, 2, messages)
+}
+
+func TestEndedContextLeavesTheTransactionUsable(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	tx := begin(t, db)
+	driver := must.New(sqlite.New(tx))
+	must.Do(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	require.ErrorIs(t, must.ErrorOf(driver.Append(ctx, appendOf("invoice-1", 0, 1))), context.Canceled)
+
+	must.Do(driver.Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
+	require.NoError(t, tx.Commit())
+}
+
+func TestTransactionThatReadTooEarlyIsRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	beside := open(t, path, nil)
+	db, err := sql.Open("sqlite", "file:"+path) // whose transactions begin without a lock
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	tx := begin(t, db)
+	version := must.Do(must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1"))(t)
+	require.Equal(t, messagestore.NoStream, version)
+	must.Do(beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+
+	_, err = must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", version, 1))
+
+	require.ErrorIs(t, err, sqlite.ErrBusy)
+	require.ErrorContains(t, err, "BEGIN IMMEDIATE")
+	require.NoError(t, tx.Rollback())
+}
+
+// A transaction that has not read sees the version that others have left, also if it
+// began without a lock: the first thing that a write does is to take it.
+func TestTransactionWithoutLockWritesToWhatIsThere(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	beside := open(t, path, nil)
+	db := must.Do(sql.Open("sqlite", "file:"+path))(t)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	tx := begin(t, db)
+	must.Do(beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+
+	must.Do(must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, must.ErrorOf(beside.Append(ctx, appendOf("invoice-1", 1, 1))), context.Canceled)
+	require.NoError(t, tx.Commit())
+	must.Do(beside.Append(t.Context(), appendOf("invoice-1", 1, 1)))(t)
+}
+
+func TestDatabaseWithoutTablesSaysHowToCreateThem(t *testing.T) {
+	t.Parallel()
+	tx := begin(t, database(t, newFile(t)))
+	driver := must.New(sqlite.New(tx))
+
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))), sqlite.ErrNoSchema)
+	require.ErrorIs(t, must.ErrorOf(driver.Version(t.Context(), "invoice-1")), sqlite.ErrNoSchema)
+
+	require.NoError(t, sqlite.Schema(t.Context(), tx))
+	require.NoError(t, sqlite.Schema(t.Context(), tx), "again")
+	must.Do(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+	require.NoError(t, driver.Close(), "closes nothing")
+	require.NoError(t, tx.Commit())
+}
+
+// An application keeps its tables and its messages in one file; a consumer opens the file
+// as a store and relays the messages there.
+func TestApplicationsDatabaseOpensAsAStore(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	db := database(t, path)
+	execute(t, db, "PRAGMA user_version = 41") // of the application's own migrations
+	execute(t, db, "CREATE TABLE invoices (id TEXT PRIMARY KEY)")
+	tx := begin(t, db)
+	require.NoError(t, sqlite.Schema(t.Context(), tx))
+	require.NoError(t, tx.Commit())
+
+	store := open(t, path, nil)
+	tx = begin(t, db)
+	w := must.Do(must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+	before := must.Do(store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10}))(t)
+	require.NoError(t, tx.Commit())
+	after := must.Do(store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10}))(t)
+
+	require.Empty(t, before.Messages)
+	require.Len(t, after.Messages, 1)
+	require.Equal(t, w.GlobalPosition, after.Messages[0].GlobalPosition)
+	var version int
+	require.NoError(t, db.QueryRow("PRAGMA user_version").Scan(&version))
+	require.Equal(t, 41, version)
+}
+
+// SQLite may roll a whole transaction back by itself where a statement fails. A later write
+// would be committed at once, although no caller commits.
+func TestAfterAWriteThatFailedATransactionWritesNoMore(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	beside := open(t, path, nil)
+	db := must.Do(sql.Open(faulty(t, func(statement string, on faultyConn) error {
+		if strings.HasSuffix(statement, "[account-bad]") {
+			_ = on.execute("ROLLBACK")
+			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
+		}
+		return nil
+	}), "file:"+path+"?_txlock=immediate"))(t)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	tx := begin(t, db)
+	driver := must.New(sqlite.New(tx))
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("account-bad", messagestore.NoStream, 1))), sqliteError(10|1<<8))
+
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("account-2", messagestore.NoStream, 1))), sqliteError(10|1<<8))
+	_ = tx.Rollback() // there is none any more
+	require.Equal(t, messagestore.NoStream, must.Do(beside.Version(t.Context(), "account-2"))(t))
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/removal"
@@ -765,5 +767,29 @@ func TestTransactionOfAnEndedContextRefusesEveryCall(t *testing.T) {
 	await.True(t, "the transaction's end", func() bool { return everyCall["now"](t.Context(), driver) != nil })
 	for call, f := range everyCall {
 		require.ErrorIs(t, f(t.Context(), driver), messagestore.ErrClosed, call)
+	}
+}
+
+// A write that panics, or ends its goroutine, is an error of the calls that are committed together,
+// and the next is written.
+func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	driver := must.New(sqlite.Open(t.Context(), path, nil))
+	defer driver.Close()
+	for what, breaks := range map[string]func(){"a panic": func() { panic("broken") }, "the end of a goroutine": runtime.Goexit} {
+		release := hold(t, path)
+		errs := make(chan error, 3)
+		for i, f := range []func(){func() {}, func() {}, breaks} {
+			go func() { errs <- driver.Write(t.Context(), f, messagestore.ErrOutcomeUnknown) }()
+			awaitQueue(t, driver, i)
+		}
+		release()
+		for range 3 {
+			err := await.Receive(t, "a write", errs)
+			require.NotNil(t, failure.PanicOf(err), "%s: %v", what, err)
+			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		}
+		require.NoError(t, driver.Write(t.Context(), func() {}, nil))
 	}
 }

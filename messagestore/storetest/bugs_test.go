@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -948,4 +950,190 @@ func floats(data json.RawMessage) json.RawMessage {
 		return nil
 	}
 	return rounded
+}
+
+var checkBugs = []bug{
+	{"a check fails the second time", []string{"Check/PassesWhereWritesDo"}, func(d *driver) {
+		failing := false
+		d.check = func(_ context.Context, write bool) error {
+			if failing && write {
+				return errors.New("failed")
+			}
+			failing = true
+			return nil
+		}
+	}},
+	{"a check writes a message", []string{"Check/WritesNothing"}, func(d *driver) {
+		var last messagestore.StreamName
+		d.append = asking(d.Driver.Append, func(a *messagestore.Append) { last = a.Stream })
+		d.check = func(ctx context.Context, _ bool) error {
+			_, err := d.Driver.Append(ctx, messagestore.Append{Stream: last, Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record("T", `{}`)}})
+			return err
+		}
+	}},
+	{"a check does not end", []string{"Check/EndsWithItsContext"}, func(d *driver) { d.check = func(context.Context, bool) error { return nil } }},
+}
+
+var clockBugs = []bug{
+	{"the clock is not the one that stamps messages", []string{"Now/IsTheClockThatStampsMessages"}, func(d *driver) {
+		d.now = func(ctx context.Context) (time.Time, error) {
+			now, err := d.Driver.Now(ctx)
+			return now.Add(time.Second), err
+		}
+	}},
+	{"the clock stands still, as a transaction's does", []string{"Now/IsTheTimeOfTheCall"}, func(d *driver) {
+		begun := time.Now()
+		d.now = func(context.Context) (time.Time, error) { return begun, nil }
+	}},
+	{"the clock is years off", []string{"Now/IsUTCInMicroseconds"}, func(d *driver) {
+		d.now = func(ctx context.Context) (time.Time, error) {
+			now, err := d.Driver.Now(ctx)
+			return now.AddDate(30, 0, 0), err
+		}
+	}},
+	{"the clock can be read after the context is done", []string{"S8/CancelledContextReadsNothing"}, func(d *driver) {
+		d.now = func(ctx context.Context) (time.Time, error) { return d.Driver.Now(context.WithoutCancel(ctx)) }
+	}},
+}
+
+var headsBugs = []bug{
+	{"a head is where the category goes on", []string{"Heads/AreWhereCategoriesEnd"}, func(d *driver) {
+		d.heads = answering(d.Driver.Heads, func(_ []messagestore.Category, heads *[]messagestore.GlobalPosition) {
+			for i := range *heads {
+				(*heads)[i]++
+			}
+		})
+	}},
+	{"heads are those of a moment ago", []string{"Heads/SeeEveryWriteThatReturned"}, func(d *driver) {
+		var before []messagestore.GlobalPosition
+		d.heads = answering(d.Driver.Heads, func(_ []messagestore.Category, heads *[]messagestore.GlobalPosition) {
+			if len(before) == len(*heads) {
+				*heads, before = before, *heads
+			} else {
+				before = *heads
+			}
+		})
+	}},
+	{"heads are in the order of the names, each once", []string{"Heads/AreInTheOrderAskedFor"}, func(d *driver) {
+		d.heads = func(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
+			names := map[messagestore.Category]bool{}
+			for _, c := range categories {
+				names[c] = true
+			}
+			return d.Driver.Heads(ctx, slices.Sorted(maps.Keys(names)))
+		}
+	}},
+	{"heads of the first 100 categories alone", []string{"Heads/OfManyAreTold"}, func(d *driver) {
+		d.heads = func(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
+			heads, err := d.Driver.Heads(ctx, categories[:min(100, len(categories))])
+			return append(heads, make([]messagestore.GlobalPosition, len(categories)-len(heads))...), err
+		}
+	}},
+}
+
+var trimBugs = []bug{
+	{"a trim keeps one more", []string{"Trim/KeepsTheLastCheckpoints"}, func(d *driver) {
+		d.trim = func(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error) {
+			return d.Driver.TrimCheckpoints(ctx, stream, keep+1)
+		}
+	}},
+	{"a version is how many messages there are", []string{"Trim/VersionsGoOn"}, func(d *driver) {
+		d.version = func(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
+			all, err := d.Driver.ReadStream(ctx, messagestore.StreamQuery{Stream: stream, Limit: messagestore.MaxReadMessages})
+			return messagestore.Version(len(all) - 1), err
+		}
+	}},
+	{"a reader skips as many as were trimmed", []string{"Trim/ReadersGoOnBehindIt"}, func(d *driver) {
+		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
+			if first, err := d.Driver.ReadStream(ctx, messagestore.StreamQuery{Stream: q.Stream, Limit: 1}); err == nil && len(first) > 0 && !q.Backwards {
+				q.From += first[0].Position
+			}
+			return d.Driver.ReadStream(ctx, q)
+		}
+	}},
+	{"a trim is of the next member too", []string{"Trim/LeavesOtherStreamsAlone"}, func(d *driver) {
+		d.trim = func(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error) {
+			if _, err := d.Driver.TrimCheckpoints(ctx, stream[:len(stream)-1]+"1", keep); err != nil {
+				return 0, err
+			}
+			return d.Driver.TrimCheckpoints(ctx, stream, keep)
+		}
+	}},
+	{"a trim looks at no type", []string{"Trim/RefusesWhatIsNoCheckpoint"}, func(d *driver) {
+		d.trim = func(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error) {
+			return 1, nil
+		}
+	}},
+}
+
+// reports has every report changed before it is returned, asks what it is asked for.
+func (d *driver) reports(change func(q report.Query, r *report.Report)) {
+	d.report = answering(d.report, change)
+}
+
+func (d *driver) asks(change func(q *report.Query)) { d.report = asking(d.report, change) }
+
+var reportBugs = []bug{
+	{"a report counts the whole store whatever it is asked", []string{"Report/CountsByStream", "Report/OfNothingIsEmpty"}, func(d *driver) {
+		d.asks(func(q *report.Query) { q.Category = "" })
+		if _, err := d.Driver.Append(context.Background(), messagestore.Append{Stream: "else-1", Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record("T", `{}`)}}); err != nil {
+			panic(err)
+		}
+	}},
+	{"a report counts a category and not what has it for a prefix", []string{"Report/CountsTheWholeStore"}, func(d *driver) {
+		d.reports(func(q report.Query, r *report.Report) {
+			if q.Category == "" {
+				r.Rows = slices.DeleteFunc(r.Rows, func(row report.Row) bool { return strings.Contains(row.Names[0], ":") })
+			}
+		})
+	}},
+	{"a report by type is by stream", []string{"Report/CountsByTypeAndCategory"}, func(d *driver) {
+		d.asks(func(q *report.Query) {
+			if q.By[0] == report.ByType {
+				q.By = []report.Key{report.ByStream}
+			}
+		})
+	}},
+	{"a report knows one key", []string{"Report/CountsByTwo"}, func(d *driver) { d.asks(func(q *report.Query) { q.By = q.By[:1] }) }},
+	{"a report has the last position of another", []string{"Report/AgreesWithWhatIsRead"}, func(d *driver) {
+		d.reports(func(_ report.Query, r *report.Report) {
+			for i := range r.Rows {
+				r.Rows[i].LastGlobalPosition = r.Rows[0].LastGlobalPosition
+			}
+		})
+	}},
+	{"a report takes the text for a pattern", []string{"Report/KeepsWhatContainsTheText"}, func(d *driver) {
+		d.asks(func(q *report.Query) { q.Containing = strings.Trim(q.Containing, "%") })
+	}},
+	{"a report is not sorted", []string{"Report/IsSorted"}, func(d *driver) { d.asks(func(q *report.Query) { q.Sort = report.SortByName }) }},
+	{"a report counts what it returns", []string{"Report/LimitCutsRowsOnly", "Report/KeepsWhatContainsTheText"}, func(d *driver) {
+		d.reports(func(_ report.Query, r *report.Report) {
+			r.Messages, r.Groups = 0, int64(len(r.Rows))
+			for _, row := range r.Rows {
+				r.Messages += row.Messages
+			}
+		})
+	}},
+	{"a report does not end", []string{"Report/EndsWithItsContext"}, func(d *driver) {
+		sound := d.report
+		d.report = func(ctx context.Context, q report.Query) (report.Report, error) {
+			return sound(context.WithoutCancel(ctx), q)
+		}
+	}},
+	{"categories are told once for each stream", []string{"Categories/AreNamedOnceInOrder"}, func(d *driver) {
+		d.categories = func(ctx context.Context, containing string) ([]messagestore.Category, error) {
+			r, err := d.report(ctx, report.Query{By: []report.Key{report.ByStream}, Containing: containing})
+			var all []messagestore.Category
+			for _, row := range r.Rows {
+				all = append(all, messagestore.StreamName(row.Names[0]).Category())
+			}
+			return all, err
+		}
+	}},
+	{"a count leaves out the one it starts with", []string{"Count/IsWhatIsRead"}, func(d *driver) {
+		d.count = asking(d.Driver.Count, func(q *messagestore.CategoryQuery) { q.From = q.From.Next() })
+	}},
+	{"a count goes on", []string{"Count/StopsAtItsLimit"}, func(d *driver) {
+		d.count = asking(d.Driver.Count, func(q *messagestore.CategoryQuery) { q.Limit = 1 << 50 })
+	}},
 }

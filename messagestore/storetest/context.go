@@ -150,3 +150,69 @@ func longestStall() (end func() time.Duration) {
 		return <-longest
 	}
 }
+
+var checkTests = []test{
+	{"Check/PassesWhereWritesDo", 0, func(t *testing.T, f *fixture) {
+		for range 2 {
+			require.NoError(t, f.store.Check(t.Context()))
+			require.NoError(t, f.store.CheckReading(t.Context()))
+			f.write(t, f.stream(), messagestore.AnyVersion, Opened{})
+		}
+	}},
+	{"Check/WritesNothing", 0, func(t *testing.T, f *fixture) {
+		first := f.write(t, f.stream(), messagestore.NoStream, Opened{})
+		require.NoError(t, f.store.Check(t.Context()))
+		require.NoError(t, f.store.CheckReading(t.Context()))
+
+		all := f.readCategory(t, f.category, messagestore.Filter{})
+		require.Len(t, all, 1)
+		require.Equal(t, first.GlobalPosition, all[0].GlobalPosition)
+		second := f.write(t, f.stream(), 0, Opened{})
+		require.Equal(t, messagestore.Version(1), second.Version)
+	}},
+	{"Check/EndsWithItsContext", 0, func(t *testing.T, f *fixture) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, f.store.Check(ctx), context.Canceled)
+		require.ErrorIs(t, f.store.CheckReading(ctx), context.Canceled)
+	}},
+}
+
+var clockTests = []test{
+	// A message is stamped between two readings of the clock, the bounds included.
+	{"Now/IsTheClockThatStampsMessages", 0, func(t *testing.T, f *fixture) {
+		for range 3 {
+			before := f.now(t)
+			f.write(t, f.stream(), messagestore.AnyVersion, Opened{})
+			after := f.now(t)
+
+			messages := f.read(t, f.stream())
+			stamped := messages[len(messages)-1].Time
+			require.False(t, stamped.Before(before), "stamped %v, before %v", stamped, before)
+			require.False(t, stamped.After(after), "stamped %v, after %v", stamped, after)
+		}
+	}},
+	// A clock that a transaction stops would have leases never end in it.
+	{"Now/IsTheTimeOfTheCall", 0, func(t *testing.T, f *fixture) {
+		first := f.now(t)
+		timer := time.NewTimer(2 * time.Millisecond)
+		defer timer.Stop()
+		<-timer.C
+
+		second := f.now(t)
+
+		require.Greater(t, second.Sub(first), time.Millisecond)
+	}},
+	{"Now/IsUTCInMicroseconds", 0, func(t *testing.T, f *fixture) {
+		now := f.now(t)
+
+		require.Equal(t, time.UTC, now.Location())
+		require.Zero(t, now.Nanosecond()%1000)
+		require.Less(t, time.Since(now).Abs(), 24*time.Hour)
+	}},
+}
+
+func (f *fixture) now(t *testing.T) time.Time {
+	t.Helper()
+	return must.Do(f.store.Now(t.Context()))(t)
+}

@@ -5,7 +5,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 )
 
@@ -77,4 +81,98 @@ func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
 	rows := must.Do(conn.Query(t.Context(), sql, args...))(t)
 	return must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
+}
+
+// BenchmarkAdopt adopts message-db with rows of 450 to 550 bytes, while a client goes on
+// writing to it. DIBS_ADOPT_ROWS says how many; without it they are 200,000.
+//
+// rows/s is of all that Adopt does: the copy, the indexes, the verification, the switch.
+// held-ms is how long the switch held message-db's writers, and wait-ms the longest that
+// the client waited for an answer, at the switch or elsewhere.
+func BenchmarkAdopt(b *testing.B) {
+	rows := 200_000
+	if text := os.Getenv("DIBS_ADOPT_ROWS"); text != "" {
+		rows = must.Do(strconv.Atoi(text))(b)
+	}
+	var size int64
+	var held, waited time.Duration
+	for b.Loop() {
+		b.StopTimer()
+		url := pgtest.MessageDB(b)
+		size = fillToMeasure(b, url, rows)
+		stop := keepWriting(b, url)
+		b.StartTimer()
+
+		done, err := adopt.Run(b.Context(), connector(url), nil)
+
+		b.StopTimer()
+		longest := stop()
+		require.NoError(b, err)
+		require.GreaterOrEqual(b, done.Messages, int64(rows))
+		held, waited = max(held, done.Held), max(waited, longest)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+	b.ReportMetric(float64(size), "B/row")
+	b.ReportMetric(float64(held.Microseconds())/1000, "held-ms")
+	b.ReportMetric(float64(waited.Microseconds())/1000, "wait-ms")
+}
+
+// fillToMeasure writes as many messages as a service with 100,000 entities may have, and
+// returns how many bytes of the table one takes.
+func fillToMeasure(b *testing.B, url string, rows int) (size int64) {
+	b.Helper()
+	ctx := b.Context()
+	conn := must.Do(pgx.Connect(ctx, url))(b)
+	defer conn.Close(ctx)
+	must.Do(conn.Exec(ctx, `insert into message_store.messages (stream_name, position, type, data, metadata)
+		select 'category' || n % 20 || '-' || n % 100000, n / 100000, 'SomethingHappened',
+			jsonb_build_object('accountId', gen_random_uuid(), 'amount', n, 'note', repeat('x', 30),
+				'time', '2026-01-01T00:00:00.000Z', 'processedTime', '2026-01-01T00:00:00.000Z'),
+			jsonb_build_object('causationMessageStreamName', 'category:command-' || n % 100000, 'causationMessagePosition', n,
+				'causationMessageGlobalPosition', n, 'correlationStreamName', 'other-' || n, 'schemaVersion', '1')
+		from generate_series(0, $1 - 1) n`, rows))(b)
+	for _, sql := range []string{"vacuum analyze message_store.messages", "checkpoint"} {
+		must.Do(conn.Exec(ctx, sql))(b)
+	}
+	require.NoError(b, conn.QueryRow(ctx, "select pg_table_size('message_store.messages') / count(*) from message_store.messages").Scan(&size))
+	return size
+}
+
+// keepWriting writes as a client of message-db does, one message after the other, until
+// it is stopped, and returns how long the slowest of them took.
+func keepWriting(b *testing.B, url string) (stop func() time.Duration) {
+	b.Helper()
+	conn := must.Do(pgx.Connect(b.Context(), pgtest.As(b, url, "message_store")))(b)
+	var slowest time.Duration
+	ended := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		defer conn.Close(context.WithoutCancel(b.Context()))
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+			}
+			began := time.Now()
+			// A call that was at it when the functions were put aside fails, and is made again.
+			for try := 0; ; try++ {
+				_, err := conn.Exec(b.Context(), "select write_message(gen_random_uuid()::varchar, 'bench-1', 'T', '{}')")
+				if err == nil {
+					break
+				}
+				if try == 3 || sqlstate(err) == "" {
+					b.Error(err)
+					return
+				}
+			}
+			slowest = max(slowest, time.Since(began))
+		}
+	})
+	return func() time.Duration {
+		close(ended)
+		all.Wait()
+		return slowest
+	}
 }
