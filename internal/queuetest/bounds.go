@@ -87,8 +87,8 @@ var failureTests = []test{
 		pass(t, 2*brief)
 		require.Equal(t, failing, f.soon(t, queuing.Take{}).Message.GlobalPosition, "the first end of a session, whatever failed before")
 	}},
-	// Which of the items that a session had has ended it, nobody knows: a process has died. So from the
-	// second time on each is delivered alone.
+	// Which of the items that a session had has ended it, nobody knows: a process has died. So
+	// from the second time on each is delivered alone.
 	{"Q6/OnlyWhatEndsItsSessionIsBuried", 0, func(t *testing.T, f *fixture) {
 		four := queuing.Policy{MaxFailures: 4}
 		at := f.insert(t, "", "", "")

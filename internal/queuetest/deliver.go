@@ -76,8 +76,8 @@ var deliveryTests = []test{
 
 		require.Equal(t, queuing.Delivery{Position: at[0], Version: 1}, f.one(t, queuing.Take{Session: 2}).Delivery())
 	}},
-	// A caller whose take's answer was lost goes on with another session, and keeps the deliveries that
-	// it knows.
+	// A caller whose take's answer was lost goes on with another session, and keeps the deliveries
+	// that it knows.
 	{"Q1/KeptDeliveriesGoToTheNextSession", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "", "", "")
 		f.take(t, queuing.Take{Session: 9, Want: 3})
@@ -167,8 +167,8 @@ var endTests = []test{
 			}
 		}
 	}},
-	// A position and a version can be guessed, and another database has the same. A session cannot, and
-	// has not.
+	// A position and a version can be guessed, and another database has the same. A session
+	// cannot, and has not.
 	{"Q2/OtherSessionsEndNothing", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "a", "a", "")
 		d, other := f.one(t, queuing.Take{Session: 2}).Delivery(), f.one(t, queuing.Take{Session: 3}).Delivery()

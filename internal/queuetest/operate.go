@@ -396,8 +396,8 @@ var removeTests = []test{
 		require.ErrorIs(t, must.ErrorOf(f.driver.QueueRemove(t.Context(), queuing.Removal{Queue: other, Unfinished: true})), messagestore.ErrInvalid)
 		require.NotNil(t, f.status(t))
 	}},
-	// Queues of a category keep its messages, so they are not without bound. Callers that make the last
-	// ones at once do not pass it.
+	// Queues of a category keep its messages, so they are not without bound. Callers that make the
+	// last ones at once do not pass it.
 	{"Remove/ACategoryHasSoManyQueues", 0, func(t *testing.T, f *fixture) {
 		f.take(t, queuing.Take{})
 		named := func(n int) queuing.Take {
