@@ -262,7 +262,8 @@ func begin(t *testing.T, level pgx.TxIsoLevel) pgx.Tx {
 func waitUntilBlocked(t *testing.T, db postgres.DB, pid uint32) {
 	t.Helper()
 	await.True(t, fmt.Sprintf("backend %d, which waits for a lock", pid), func() bool {
-		rows := must.Do(db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid)))(t)
+		rows, err := db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
+		require.NoError(t, err)
 		return must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]))(t)
 	})
 }

@@ -182,7 +182,8 @@ func (h *removing) check(t *testing.T, r *rapid.T, s *removedStream) {
 		Position int64
 		Type     string
 	}
-	rows := must.Do(h.pool.Query(t.Context(), h.sql(`select "position", type from dibs.read_stream($1)`), string(s.name)))(t)
+	rows, err := h.pool.Query(t.Context(), h.sql(`select "position", type from dibs.read_stream($1)`), string(s.name))
+	require.NoError(t, err)
 	read := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[row]))(t)
 	if len(read) == 0 {
 		if s.version != -1 {
