@@ -163,7 +163,7 @@ func (c *checkpointer) start(reads, work context.Context, r *run, atWork, needed
 }
 
 func (c *checkpointer) run(ctx context.Context, next checked, read messagestore.Mark) error {
-	ctx, cancel := context.WithTimeout(callctx.WithUpkeep(ctx), checkpoint.CallTimeout)
+	ctx, cancel := context.WithTimeout(callctx.Upkeep(ctx), checkpoint.CallTimeout)
 	defer cancel()
 	switch next.action {
 	case looks:

@@ -52,6 +52,10 @@ type Store interface {
 	Now(ctx context.Context) (time.Time, error)
 	End(ctx context.Context, category messagestore.Category) (messagestore.GlobalPosition, error)
 	PositionAt(ctx context.Context, category messagestore.Category, t time.Time) (messagestore.GlobalPosition, error)
+	Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error)
+	Epoch(ctx context.Context) (string, error)
+	TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (removed int64, err error)
+	Connections() int
 	Driver() (messagestore.Driver, error)
 	Watch(category messagestore.Category, interval time.Duration) (wakeups <-chan messagestore.GlobalPosition, stop func())
 }
@@ -129,7 +133,7 @@ func (c *Consumer) check(ctx context.Context) error {
 	if len(checks) == 0 {
 		return nil
 	}
-	m, err := c.store.Last(callctx.WithUpkeep(ctx), c.id.Ledger())
+	m, err := c.store.Last(callctx.Upkeep(ctx), c.id.Ledger())
 	if err != nil {
 		return fmt.Errorf("read generation: %w", err)
 	}
@@ -142,7 +146,9 @@ func (c *Consumer) check(ctx context.Context) error {
 
 // forHandlers returns the context for handlers.
 func (c *Consumer) forHandlers(ctx context.Context) context.Context {
-	return callctx.WithDelivery(ctx, &callctx.Delivery{Consumer: c.id.Name, Wrote: c.wrote, Unread: c.unread})
+	return callctx.With(ctx, func(caller *callctx.Caller) {
+		caller.Consumer, caller.Category, caller.Upkeep = c.id.Name, string(c.id.Category), false
+	})
 }
 
 // known returns the message types that the handler knows, if the consumer reads no others. It
@@ -293,7 +299,7 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 	met := before != nil // the store has answered
 	checked := before != nil
 	for failures := 1; ctx.Err() == nil; failures++ {
-		p, err := log.Join(callctx.WithUpkeep(ctx), me, catchUp, stream, read)
+		p, err := log.Join(callctx.Upkeep(ctx), me, catchUp, stream, read)
 		if err == nil {
 			c.storeWorks(starting)
 			met = true

@@ -349,9 +349,9 @@ func TestAHandlerThatWritesToItsOwnCategoryIsNamedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := newStore()
-			write(t, store, "account-1", Deposited{1})
 			var log logbook
+			store := must.New(messagestore.New(newDriver(), &messagestore.Config{Logger: log.logger()}))
+			write(t, store, "account-1", Deposited{1})
 			n := 0
 			c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 				if n++; n > 5 {
@@ -359,7 +359,7 @@ func TestAHandlerThatWritesToItsOwnCategoryIsNamedOnce(t *testing.T) {
 				}
 				_, err := store.Write(ctx, to(m), messagestore.AnyVersion, Deposited{1})
 				return err
-			}), &consumer.Config{Logger: log.logger()})
+			}), nil)
 
 			require.NoError(t, c.CatchUp(t.Context()))
 

@@ -15,4 +15,4 @@ func (c *Consumer) Category() messagestore.Category { return c.id.Category }
 
 // NameOf returns the name of the consumer that delivers a message, from the context of its
 // handler, and "" from another context.
-func NameOf(ctx context.Context) string { return callctx.Consumer(ctx) }
+func NameOf(ctx context.Context) string { return callctx.Of(ctx).Consumer }

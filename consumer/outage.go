@@ -76,7 +76,7 @@ func (r *run) storeIsAway(ctx context.Context, it *item, err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.at.IsZero() || time.Since(p.at) >= probeInterval {
-		bounded, cancel := context.WithTimeout(callctx.WithUpkeep(ctx), checkpoint.CallTimeout)
+		bounded, cancel := context.WithTimeout(callctx.Upkeep(ctx), checkpoint.CallTimeout)
 		_, failed := r.store.Now(bounded)
 		cancel()
 		p.at, p.away = time.Now(), failed != nil && ctx.Err() == nil && heals(failed)

@@ -92,7 +92,7 @@ func (r *redrives) start(ctx context.Context, run *run, now time.Time) {
 	run.wg.Go(func() {
 		var found look
 		found.err = failure.Call(func() (err error) {
-			ctx, cancel := context.WithTimeout(callctx.WithUpkeep(ctx), checkpoint.CallTimeout)
+			ctx, cancel := context.WithTimeout(callctx.Upkeep(ctx), checkpoint.CallTimeout)
 			defer cancel()
 			found, err = run.look(ctx, first)
 			return err

@@ -92,7 +92,7 @@ func (r *run) nextStep() (at time.Time, is bool) {
 // leaveGroup gives up the seat of a member that has nothing to checkpoint, so that others take its
 // slots at once. If that fails, they take them after the lease.
 func (c *Consumer) leaveGroup(ctx context.Context, p *checkpoint.Place) {
-	ctx, cancel := context.WithTimeout(callctx.WithUpkeep(context.WithoutCancel(ctx)), stopTimeout)
+	ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	if err := p.Leave(ctx); err != nil {
 		c.couldNotLeave(err)
@@ -138,7 +138,7 @@ func (s *standby) wait(ctx context.Context, p *checkpoint.Place) {
 			timer.Stop()
 		}
 		if head == 0 || head > group.Written {
-			look, cancel := context.WithTimeout(callctx.WithUpkeep(ctx), checkpoint.CallTimeout)
+			look, cancel := context.WithTimeout(callctx.Upkeep(ctx), checkpoint.CallTimeout)
 			err := p.Look(look)
 			cancel()
 			if err != nil {

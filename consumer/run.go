@@ -375,7 +375,7 @@ func (r *run) finish(ctx context.Context) error {
 		r.endInPlace(ctx, at)
 		return r.fatal
 	}
-	ctx, cancel := context.WithTimeout(callctx.WithUpkeep(context.WithoutCancel(ctx)), stopTimeout)
+	ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	for failures := 1; ; failures++ {
 		err := place.Write(ctx, at.Checkpoint, at.failing, r.reader.mark, !r.stays)
@@ -403,7 +403,7 @@ func (r *run) endInPlace(ctx context.Context, at saved) {
 		}
 		return
 	}
-	ctx, cancel := context.WithTimeout(callctx.WithUpkeep(context.WithoutCancel(ctx)), stopTimeout)
+	ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	switch err := place.Put(ctx, at.Checkpoint, at.failing, !r.stays); {
 	case err == nil:

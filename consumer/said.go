@@ -1,9 +1,6 @@
 package consumer
 
 import (
-	"strings"
-	"sync/atomic"
-
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -13,7 +10,6 @@ type said struct {
 	empty  bool // the category has no message
 	filter bool // no message passes the filter
 	few    bool // the store has fewer connections than messages are in flight
-	own    atomic.Bool
 }
 
 // sayNothing warns, at the end of the category, if the category has no message, or if none of its
@@ -44,32 +40,9 @@ func (r *run) sayNothing(page messagestore.CategoryPage) {
 // sayFewConnections warns if Concurrency is above the number of the store's connections: handlers
 // that use one each would wait for each other.
 func (c *Consumer) sayFewConnections() {
-	s, can := c.store.(interface{ Connections() int })
-	if !can || c.said.few {
-		return
-	}
-	if n := s.Connections(); n > 0 && n < c.config.Concurrency {
+	if n := c.store.Connections(); !c.said.few && n > 0 && n < c.config.Concurrency {
 		c.said.few = true
 		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Int("concurrency", c.config.Concurrency).Int("connections", n).
 			Msg("Concurrency is above the connections of the store's pool: handlers that use one each wait for each other")
 	}
-}
-
-// wrote warns if a handler writes to the category that its consumer reads: each such message is
-// delivered to the handler, too, and this may go on for ever.
-func (c *Consumer) wrote(stream string) {
-	if !strings.HasPrefix(stream, string(c.id.Category)+"-") {
-		return
-	}
-	if c.said.own.CompareAndSwap(false, true) {
-		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("stream", stream).
-			Msg("the handler writes to the category that its consumer reads: each message that it writes there is delivered to it, too")
-	}
-}
-
-// unread warns if the handler writes copies of its commands to a category that no consumer has
-// read: the copies wait there, and the commands have no effect.
-func (c *Consumer) unread(category string) {
-	c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("copies", category).
-		Msg("no consumer has read the category of the copies yet, so they have no effect: is its name right, and does a consumer of it run?")
 }

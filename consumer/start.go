@@ -77,13 +77,7 @@ func (c *Consumer) locate(ctx context.Context) (messagestore.GlobalPosition, err
 func (c *Consumer) sayNew(ctx context.Context, p *checkpoint.Place, catchUp bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 	defer cancel()
-	counter, ok := c.store.(interface {
-		Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error)
-	})
-	if !ok {
-		return
-	}
-	left, err := counter.Count(ctx, messagestore.CategoryQuery{Category: c.id.Category, From: p.Position, Limit: maxStartCount + 1})
+	left, err := c.store.Count(ctx, messagestore.CategoryQuery{Category: c.id.Category, From: p.Position, Limit: maxStartCount + 1})
 	if err != nil {
 		return
 	}

@@ -20,15 +20,12 @@ const (
 // trim removes old checkpoints of a stream at the given version, if it is time. A failure does no
 // harm, because trim will be called again.
 func (r *run) trim(ctx context.Context, stream messagestore.StreamName, version messagestore.Version) {
-	store, can := r.store.(interface {
-		TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error)
-	})
-	if !can || version < keptCheckpoints || version%trimEvery != 0 {
+	if version < keptCheckpoints || version%trimEvery != 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 	defer cancel()
-	removed, err := store.TrimCheckpoints(ctx, stream, keptCheckpoints)
+	removed, err := r.store.TrimCheckpoints(ctx, stream, keptCheckpoints)
 	switch {
 	case err != nil && !errors.Is(err, messagestore.ErrNotSupported) && ctx.Err() == nil:
 		r.config.Logger.Debug().Str("error", text.Log(err)).Str("stream", string(stream)).Msg("old checkpoints stay")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -389,11 +390,9 @@ func reading(f func(*http.Request, []byte) (string, error)) func(*http.Request, 
 	}
 }
 
-// A Call is the request that a handler is at work on.
-type callKey struct{}
-
+// callOf returns the request that a handler is at work on, nil for none.
 func callOf(ctx context.Context) *call {
-	c, _ := ctx.Value(callKey{}).(*call)
+	c, _ := callctx.Of(ctx).Request.(*call)
 	return c
 }
 

@@ -124,7 +124,9 @@ func New(store Store, category messagestore.Category, config *Config) (*Manager,
 		return nil, fmt.Errorf("intents of %.80q: %w", category, err)
 	}
 	c.TTL = c.TTL.Truncate(time.Millisecond)
-	m.life = removal.NewKeyLife(c.KeyLife, m.store)
+	if categories, is := m.store.(CategoryStore); is {
+		m.life = removal.NewKeyLife(c.KeyLife, categories)
+	}
 	m.wakeups = m.newWakeups()
 	return m, nil
 }
@@ -155,7 +157,8 @@ func (m *Manager) validate() error {
 		wrong = append(wrong, validateHeartbeat(c.Heartbeat, c.TTL))
 	}
 	if !isNil(m.store) {
-		wrong = append(wrong, ofConfig(removal.ValidateKeyLife(c.KeyLife, m.store)))
+		categories, is := m.store.(CategoryStore)
+		wrong = append(wrong, ofConfig(removal.ValidateKeyLife(c.KeyLife, is && categories.Forgets())))
 	}
 	if c.Name != "" {
 		if rule := intentlog.TextRule(c.Name); rule != "" {

@@ -714,7 +714,7 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 		if outage.Wait(ctx, pause) != nil {
 			return
 		}
-		bounded, cancel := context.WithTimeout(callctx.WithUpkeep(ctx), every/2)
+		bounded, cancel := context.WithTimeout(callctx.Upkeep(ctx), every/2)
 		err := failure.Call(func() error { return l.Extend(bounded) })
 		cancel()
 		switch {

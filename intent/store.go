@@ -10,8 +10,6 @@ import (
 // A Store has the methods of [messagestore.Store] that intents need. Every step of an intent is one
 // of its writes.
 //
-// [Config.KeyLife] also needs a method Forgets, as [messagestore.Store.Forgets], that returns true.
-//
 // If a store can only write to one stream at a time, its TryWriteStreams returns an error that
 // matches [messagestore.ErrNotSupported]: then requests with several keys, and other streams in
 // [Lease.Confirm], return that error.
@@ -34,7 +32,7 @@ type Store interface {
 
 // A CategoryStore is a [Store] that can be read by category, as [messagestore.Store] can. With it a
 // manager notices the end of a lease at once; with another store it asks every 50 ms while a caller
-// waits. [Manager.List] needs a CategoryStore.
+// waits. [Manager.List] and [Config.KeyLife] need a CategoryStore.
 type CategoryStore interface {
 	Store
 
@@ -47,6 +45,9 @@ type CategoryStore interface {
 	// PositionAt returns the position of the first message of category that was written at t or
 	// later.
 	PositionAt(ctx context.Context, category messagestore.Category, t time.Time) (messagestore.GlobalPosition, error)
+
+	// Forgets reports whether an operator can remove intents, which is what a [Config.KeyLife] is for.
+	Forgets() bool
 }
 
 var _ CategoryStore = (*messagestore.Store)(nil)

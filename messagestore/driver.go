@@ -13,8 +13,9 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 )
 
-// A Driver keeps messages in one kind of database. Applications use a [Store]; only authors of
-// drivers need this page. Package storetest tests everything that a driver promises. A driver that
+// A Driver keeps messages in one kind of database. Only the drivers of this module implement it: it
+// has a method for each need of the packages above, and grows with them. Applications use a
+// [Store]. Package storetest tests everything that a driver promises. A driver that
 // runs functions in transactions of its database library is a [TransactDriver] too.
 //
 // The store has validated all arguments. A driver is safe for concurrent use, unless it is opened

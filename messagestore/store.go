@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +28,7 @@ type Store struct {
 	config  Config
 	watches watches
 	outage  outage.Outage
+	saidOwn sync.Map // of the callers that sayOwn has named
 }
 
 // Config configures a [Store]. nil means the defaults.
@@ -38,8 +40,9 @@ type Config struct {
 	BatchSize int
 
 	// Logger receives one debug event per write and per batch read. It receives a warning when the
-	// store has to find out the outcome of a write, and when a watch is the first to notice an
-	// outage. Events have names and numbers, never content.
+	// store has to find out the outcome of a write, when a watch is the first to notice an outage,
+	// and when a handler writes to the category that its consumer reads. Events have names and
+	// numbers, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -257,8 +260,20 @@ func (s *Store) wake(ctx context.Context, written []Written, inOrder bool) {
 				head = w.GlobalPosition
 			}
 			s.watches.heard(w.Stream.Category(), head)
-			callctx.Wrote(ctx, string(w.Stream))
+			s.sayOwn(callctx.Of(ctx), w.Stream)
 		}
+	}
+}
+
+// sayOwn warns of a handler that writes to the category that its consumer reads: each such message is delivered to it,
+// too, and it may go on for ever.
+func (s *Store) sayOwn(by callctx.Caller, stream StreamName) {
+	if by.Category == "" || string(stream.Category()) != by.Category {
+		return
+	}
+	if _, said := s.saidOwn.LoadOrStore([2]string{by.Category, by.Consumer}, true); !said {
+		s.config.Logger.Warn().Str("consumer", by.Consumer).Str("category", by.Category).Str("stream", string(stream)).
+			Msg("the handler writes to the category that its consumer reads: each message that it writes there is delivered to it, too")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
@@ -41,12 +42,10 @@ type Job struct {
 	committed *atomic.Bool   // CompleteTx was called
 }
 
-type jobKey struct{}
-
 // JobOf returns the job that a handler works on, or nil if ctx does not come from a handler of a
 // queue.
 func JobOf(ctx context.Context) *Job {
-	job, _ := ctx.Value(jobKey{}).(*Job)
+	job, _ := callctx.Of(ctx).Job.(*Job)
 	return job
 }
 

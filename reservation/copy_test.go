@@ -212,7 +212,7 @@ func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
 		handler.Register(mux, f(newReserver(t, other, nil)))
 		m := send(t, store, command, Deposit{"AAA", 10})
 
-		err := mux.Handle(callctx.WithDelivery(t.Context(), &callctx.Delivery{Consumer: "accounts"}), m)
+		err := mux.Handle(callctx.With(t.Context(), func(c *callctx.Caller) { c.Consumer = "accounts" }), m)
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, `invalid store of reserver "accounts": it is another store than that of consumer accounts: Deposit account:command-123@0 is not there`)

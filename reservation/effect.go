@@ -73,18 +73,13 @@ func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, 
 
 // Await is [Reserver.Outcome], but waits until the command is Done. It reads again when something
 // was written to the category of the reservation or of a given stream. If ctx ends first, it
-// returns the last effect with the error of ctx. The error matches [messagestore.ErrNotSupported]
-// if the store cannot be watched, because it is not a [messagestore.Store].
+// returns the last effect with the error of ctx.
 func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, key string, in ...messagestore.StreamName) (Effect, error) {
 	stream, err := r.effectOf(source, key, in)
 	if err != nil {
 		return Effect{}, fmt.Errorf("await: %w", err)
 	}
-	store, ok := r.store.(wakeups.Watcher)
-	if !ok {
-		return Effect{}, fmt.Errorf("await %s: %w", stream, messagestore.ErrNotSupported)
-	}
-	changed, stop := wakeups.WatchStreams(store, awaitInterval, append([]messagestore.StreamName{stream}, in...)...)
+	changed, stop := wakeups.WatchStreams(r.store, awaitInterval, append([]messagestore.StreamName{stream}, in...)...)
 	defer stop()
 	for {
 		effect, err := r.Outcome(ctx, source, key, in...)

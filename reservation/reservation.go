@@ -36,6 +36,10 @@ type Store interface {
 	WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error)
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 	ReadStreamBackwards(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
+	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
+	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
+	Watch(category messagestore.Category, interval time.Duration) (wakeups <-chan messagestore.GlobalPosition, stop func())
+	Forgets() bool
 }
 
 // Config changes how a [Reserver] works. Nil means all defaults.
@@ -66,7 +70,8 @@ type Config struct {
 	OnOutcome func(ctx context.Context, source *messagestore.Message, result Result)
 
 	// Logger receives a debug event for each reservation and each duplicate, and a warning for each
-	// reused key. Its entries have names and numbers, never content.
+	// reused key and for copies that no consumer reads. Its entries have names and numbers, never
+	// content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -130,7 +135,7 @@ func (r *Reserver) validate() error {
 	if isNil(r.store) {
 		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it is nil"))
 	} else {
-		wrong = append(wrong, removal.ValidateKeyLife(r.config.KeyLife, r.store))
+		wrong = append(wrong, removal.ValidateKeyLife(r.config.KeyLife, r.store.Forgets()))
 	}
 	if rule := nameRule(r.name); rule != "" {
 		wrong = append(wrong, messagestore.NewInvalidError("reserver name", r.name, rule))
@@ -258,7 +263,7 @@ func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	if m == nil {
 		return messagestore.NewInvalidError("message", nil, "it is nil")
 	}
-	name := callctx.Consumer(ctx)
+	name := callctx.Of(ctx).Consumer
 	if name == "" {
 		return nil
 	}
@@ -295,7 +300,7 @@ func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer 
 // ofOther returns an error if another consumer than the one in ctx made the reservation first, so
 // that the effect of this consumer's handler would be missing.
 func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) error {
-	by, name := first.Metadata.Local.Get(byProperty), callctx.Consumer(ctx)
+	by, name := first.Metadata.Local.Get(byProperty), callctx.Of(ctx).Consumer
 	if by == "" || name == "" || by == name || slices.Contains(r.config.Consumers, by) {
 		return nil
 	}
@@ -304,7 +309,7 @@ func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) err
 
 // by records the consumer of ctx in the local properties of a reservation.
 func by(ctx context.Context, local messagestore.Properties) {
-	if name := callctx.Consumer(ctx); name != "" {
+	if name := callctx.Of(ctx).Consumer; name != "" {
 		local[byProperty] = name
 	}
 }
@@ -552,24 +557,20 @@ func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
 	return result
 }
 
-// pages is a store that can read a page of a category.
-type pages interface {
-	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
-}
-
-// readBy tells the consumer, once, that no consumer has read the category of the copies: a consumer
-// that reads it stores positions.
+// readBy warns, once, if no consumer has read the category of the copies: the copies wait there, and
+// the commands have no effect. A consumer that reads it stores positions.
 func (r *Reserver) readBy(ctx context.Context, copies messagestore.Category) {
-	store, reads := r.store.(pages)
-	if !reads || !r.read.CompareAndSwap(false, true) {
+	if !r.read.CompareAndSwap(false, true) {
 		return
 	}
-	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: copies.WithType("position"), Limit: 1})
+	page, err := r.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: copies.WithType("position"), Limit: 1})
 	switch {
 	case err != nil:
 		r.read.Store(false) // the next copy asks
 	case len(page.Messages) == 0:
-		callctx.Unread(ctx, string(copies))
+		by := callctx.Of(ctx)
+		r.config.Logger.Warn().Str("consumer", by.Consumer).Str("category", by.Category).Str("copies", string(copies)).
+			Msg("no consumer has read the category of the copies yet, so they have no effect: is its name right, and does a consumer of it run?")
 	}
 }
 
@@ -580,5 +581,5 @@ func (r *Reserver) check(ctx context.Context, m *messagestore.Message) error {
 	if err := r.serves(ctx, m); err != nil {
 		return err
 	}
-	return r.holds(ctx, m, callctx.Consumer(ctx))
+	return r.holds(ctx, m, callctx.Of(ctx).Consumer)
 }

@@ -207,14 +207,14 @@ func TestACategoryOfCopiesThatNoConsumerReadsIsNamedOnce(t *testing.T) {
 			for _, key := range []string{"AAA", "BBB"} {
 				send(t, store, command, Deposit{key, 10})
 			}
-			once := newReserver(t, store, nil)
+			once := newReserver(t, store, &reservation.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))})
 			mux := muxOf(forms[test.form](once, func() {}))
 			if test.read {
 				c := must.New(consumer.New(store, once.Category(commands), "accounts", mux, &consumer.Config{Logger: logger.Silent()}))
 				require.NoError(t, c.CatchUp(t.Context()))
 			}
 
-			c := must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))}))
+			c := must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Silent()}))
 			require.NoError(t, c.CatchUp(t.Context()))
 
 			require.Equal(t, test.want, log.count("no consumer has read the category of the copies yet"))

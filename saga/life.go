@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -395,7 +396,7 @@ func (l *life) correlated(command messagestore.StreamWrite, step string, attempt
 }
 
 func (l *life) withKey(ctx context.Context, step string) context.Context {
-	return context.WithValue(ctx, keyOf{}, string(l.stream)+"+"+step)
+	return callctx.With(ctx, func(c *callctx.Caller) { c.Step = &stepCall{key: string(l.stream) + "+" + step} })
 }
 
 // stepGrace is how long after its time-out a function of a step may take to return.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/keys"
@@ -416,7 +417,7 @@ func commit[Tx any](
 		added := &adding{own: at.stream}
 		refused = failure.Call(func() (err error) {
 			defer added.end()
-			events, err = f(context.WithValue(ctx, addingOf{}, added), tx)
+			events, err = f(withAdding(ctx, added), tx)
 			return err
 		})
 		if refused != nil {
@@ -451,7 +452,24 @@ func commit[Tx any](
 	return written, nil, err
 }
 
-type addingOf struct{}
+// A stepCall is the step whose function a context is for.
+type stepCall struct {
+	key    string
+	adding *adding // of a TxStep
+}
+
+func stepOf(ctx context.Context) stepCall {
+	if s, is := callctx.Of(ctx).Step.(*stepCall); is {
+		return *s
+	}
+	return stepCall{}
+}
+
+func withAdding(ctx context.Context, a *adding) context.Context {
+	s := stepOf(ctx)
+	s.adding = a
+	return callctx.With(ctx, func(c *callctx.Caller) { c.Step = &s })
+}
 
 // An adding collects the writes that the function of a TxStep adds in one call.
 type adding struct {
@@ -488,7 +506,7 @@ func (a *adding) end() {
 // stream or to a stream with an invalid name, the error matches [messagestore.ErrInvalid] and
 // nothing is added. You may call Write several times, and from several goroutines.
 func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
-	a, _ := ctx.Value(addingOf{}).(*adding)
+	a := stepOf(ctx).adding
 	if a == nil {
 		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is not that of a function of a TxStep"))
 	}
@@ -649,12 +667,7 @@ func encodeOutput(d *definition, out any) (json.RawMessage, error) {
 	return raw, nil
 }
 
-type keyOf struct{}
-
 // Key returns the idempotence key of the step that runs in ctx. It is the same for every attempt,
 // in every process and for the undo, so that the undo can name the thing to undo. It is "" outside
 // of a step.
-func Key(ctx context.Context) string {
-	key, _ := ctx.Value(keyOf{}).(string)
-	return key
-}
+func Key(ctx context.Context) string { return stepOf(ctx).key }

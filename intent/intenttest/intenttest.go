@@ -141,7 +141,7 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 }
 
 func forgets(store intent.Store) bool {
-	s, ok := store.(interface{ Forgets() bool })
+	s, ok := store.(intent.CategoryStore)
 	return ok && s.Forgets()
 }
 

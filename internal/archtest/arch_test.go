@@ -47,7 +47,7 @@ var imports = map[string][]string{
 	"internal/report":                    {"messagestore"},
 	"internal/keys":                      {"messagestore", "internal/exactjson", "internal/text"},
 
-	"queue":                        {"logger", "messagestore", "internal/queuing", "internal/failure", "internal/exactjson", "internal/retry", "internal/text", "internal/work", "internal/outage", "internal/wakeups"},
+	"queue":                        {"logger", "messagestore", "internal/queuing", "internal/failure", "internal/exactjson", "internal/retry", "internal/text", "internal/work", "internal/outage", "internal/wakeups", "internal/callctx"},
 	"internal/work":                {"handler", "logger", "messagestore", "internal/queuing", "internal/outage", "internal/failure", "internal/callctx", "internal/retry", "internal/text"},
 	"internal/queuetest":           {"messagestore", "messagestore/memory", "internal/queuing", "internal/await", "internal/must"},
 	"queue/cron":                   {"logger", "messagestore", "internal/queuing", "internal/outage", "internal/exactjson", "internal/text", "internal/failure"},
@@ -65,7 +65,7 @@ var imports = map[string][]string{
 	"brokers/internal/brokertest": {"consumer", "handler", "inbox", "logger", "messagestore", "messagestore/memory", "messagestore/sqlite", "outbox", "reservation", "internal/await", "internal/failure", "internal/must", "brokers/internal/receiving"},
 	"outbox":                      {"logger", "messagestore", "internal/queuing", "handler", "queue", "internal/outage", "internal/failure", "internal/text", "internal/work"},
 	"saga/internal/event":         {"messagestore"},
-	"saga":                        {"logger", "messagestore", "internal/queuing", "messagestore/retention", "handler", "reservation", "saga/internal/event", "internal/outage", "internal/failure", "internal/exactjson", "internal/keys", "internal/wakeups", "internal/work", "internal/text"},
+	"saga":                        {"logger", "messagestore", "internal/queuing", "messagestore/retention", "handler", "reservation", "saga/internal/event", "internal/outage", "internal/failure", "internal/exactjson", "internal/keys", "internal/wakeups", "internal/work", "internal/text", "internal/callctx"},
 	"entity":                      {"logger", "messagestore", "internal/failure", "internal/exactjson", "upcast", "internal/text", "internal/removal"},
 	"internal/pgtest":             {"migrations", "internal/await"},
 	"internal/pgproxy":            {},
@@ -79,7 +79,7 @@ var imports = map[string][]string{
 	"intent":             {"logger", "messagestore", "internal/outage", "internal/exactjson", "internal/removal", "internal/keys", "internal/retry", "internal/callctx", "internal/wakeups", "internal/failure", "internal/text", "internal/intentlog"},
 	"internal/intentlog": {"messagestore"},
 	"intent/intenttest":  {"internal/await", "internal/removal", "internal/must", "messagestore", "messagestore/memory", "messagestore/storetest", "intent", "internal/intentlog"},
-	"idempotency":        {"logger", "messagestore", "internal/exactjson", "intent", "internal/text"},
+	"idempotency":        {"logger", "messagestore", "internal/exactjson", "intent", "internal/text", "internal/callctx"},
 }
 
 // A program that imports the store and its PostgreSQL driver links these

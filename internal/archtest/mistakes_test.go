@@ -81,7 +81,7 @@ func logged(t *testing.T, store *messagestore.Store, category messagestore.Categ
 	if config == nil {
 		config = &consumer.Config{}
 	}
-	config.Logger = logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))
+	config.Logger = lines.logger()
 	c, err := consumer.New(store, category, "seats", h, config)
 	if err == nil {
 		err = c.CatchUp(t.Context())
@@ -101,6 +101,10 @@ func (l *logLines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
+}
+
+func (l *logLines) logger() logger.Logger {
+	return logger.Zerolog(zerolog.New(l).Level(zerolog.WarnLevel))
 }
 
 var message = regexp.MustCompile(`"message":"([^"]*)"`)
@@ -287,7 +291,8 @@ var mistakes = []struct {
 		}},
 		{"a handler that writes to the category that it reads", func(t *testing.T) error {
 			t.Helper()
-			store, n := newStore(), 0
+			var lines logLines
+			store, n := must.New(messagestore.New(memory.New(), &messagestore.Config{Logger: lines.logger()})), 0
 			mux := handler.New()
 			once := must.New(reservation.New(store, "seats", nil))
 			handler.Register(mux, reservation.Inline(once, key, func(_ context.Context, m handler.Message[hold]) ([]messagestore.StreamWrite, error) {
@@ -297,7 +302,8 @@ var mistakes = []struct {
 				return []messagestore.StreamWrite{messagestore.To(commands.Stream("2"), messagestore.AnyVersion, hold{fmt.Sprint("k", n)})}, nil
 			}))
 			write(t, store, "seat:command-1", hold{"k0"})
-			return text(logged(t, store, commands, mux, nil))
+			logged(t, store, commands, mux, nil)
+			return text(lines.message())
 		}},
 		{"a category that does not exist", func(t *testing.T) error {
 			t.Helper()
@@ -345,8 +351,10 @@ var mistakes = []struct {
 			t.Helper()
 			store, mux := newStore(), handler.New()
 			write(t, store, "seat:command-1", hold{"k1"})
-			handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "seats", nil)), key, nothing))
-			return text(logged(t, store, commands, mux, nil))
+			var lines logLines
+			handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "seats", &reservation.Config{Logger: lines.logger()})), key, nothing))
+			logged(t, store, commands, mux, nil)
+			return text(lines.message())
 		}},
 		{"one reserver in two consumers", func(t *testing.T) error {
 			t.Helper()

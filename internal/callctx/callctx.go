@@ -1,60 +1,40 @@
-// Package callctx has what the context of a call tells the packages below: which consumer calls the handler, and
-// whether the call is upkeep.
+// Package callctx has what the context of a call tells the packages below: who calls.
 package callctx
 
 import "context"
 
-type (
-	deliveryKey struct{}
-	upkeepKey   struct{}
-)
+// A Caller is who calls. The zero value is a caller of which nothing is known.
+type Caller struct {
+	Consumer string // the consumer, or the queue, whose handler it is
+	Category string // that the consumer reads; "" for a queue
 
-// A Delivery is the consumer that calls a handler.
-type Delivery struct {
-	Consumer string
+	// Upkeep is set for the process itself, which keeps what it has: the extension of a lease, a checkpoint, the look at a
+	// group. A driver with a bounded number of connections does not have it wait for the callers that hold all of these.
+	Upkeep bool
 
-	// Wrote is told of each stream that the handler has written to. It may be called from
-	// several goroutines at once.
-	Wrote func(stream string)
-
-	// Unread is told of a category that the handler writes copies to, and that no consumer has read.
-	Unread func(category string)
+	Job     any // of a queue's handler, as package queue has it
+	Step    any // of a saga, as package saga has it
+	Request any // of a handler behind the middleware, as package idempotency has it
 }
 
-// WithDelivery returns a context for handlers.
-func WithDelivery(ctx context.Context, d *Delivery) context.Context {
-	return context.WithValue(ctx, deliveryKey{}, d)
-}
+type key struct{}
 
-// Consumer returns the name of the consumer that delivers the message, or "".
-func Consumer(ctx context.Context) string {
-	if d, ok := ctx.Value(deliveryKey{}).(*Delivery); ok {
-		return d.Consumer
+// Of returns the caller with the context.
+func Of(ctx context.Context) Caller {
+	if c, is := ctx.Value(key{}).(*Caller); is {
+		return *c
 	}
-	return ""
+	return Caller{}
 }
 
-// Wrote tells the consumer whose handler has the context that a stream was written to.
-func Wrote(ctx context.Context, stream string) {
-	if d, ok := ctx.Value(deliveryKey{}).(*Delivery); ok && d.Wrote != nil {
-		d.Wrote(stream)
-	}
+// With returns a context of the same caller with a change.
+func With(ctx context.Context, change func(c *Caller)) context.Context {
+	c := Of(ctx)
+	change(&c)
+	return context.WithValue(ctx, key{}, &c)
 }
 
-// Unread tells the consumer whose handler has the context that it writes copies of its commands to a category that no
-// consumer has read.
-func Unread(ctx context.Context, category string) {
-	if d, ok := ctx.Value(deliveryKey{}).(*Delivery); ok && d.Unread != nil {
-		d.Unread(category)
-	}
+// Upkeep returns the context of a call that is upkeep. It is not for calls of a handler.
+func Upkeep(ctx context.Context) context.Context {
+	return With(ctx, func(c *Caller) { c.Upkeep = true })
 }
-
-// WithUpkeep returns a context of calls by which a process keeps what it has: the extension of a lease, a checkpoint,
-// the look at a group. A driver with a bounded number of connections does not have them wait for the callers that hold
-// all of these. It is not for calls of a handler.
-func WithUpkeep(ctx context.Context) context.Context {
-	return context.WithValue(ctx, upkeepKey{}, true)
-}
-
-// IsUpkeep reports whether a call is upkeep.
-func IsUpkeep(ctx context.Context) bool { return ctx.Value(upkeepKey{}) != nil }

@@ -27,14 +27,14 @@ func TestAFunctionThatDoesNotReturnIsAnErrorWithThePlace(t *testing.T) {
 		text, place string
 		is          error
 	}{
-		"a panic":            {breaks, "panic: broken", "panics_test.breaks(", errBroken},
-		"a goroutine's end":  {exits, "the function ended its goroutine", "panics_test.exits(", failure.ErrExited},
-		"a nil function":     {nil, "panic: runtime error: invalid memory address or nil pointer dereference", "panics.Go.func1(", nil},
-		"a panic at the end": {func() error { defer func() { _ = breaks() }(); return exits() }, "panic: broken", "panics_test.breaks(", errBroken},
-		"a panic passed on":  {func() error { panic(failure.Call(breaks)) }, "panic: panic: broken", "panics_test.breaks(", errBroken},
+		"a panic":            {breaks, "panic: broken", "failure_test.breaks(", errBroken},
+		"a goroutine's end":  {exits, "the function ended its goroutine", "failure_test.exits(", failure.ErrExited},
+		"a nil function":     {nil, "panic: runtime error: invalid memory address or nil pointer dereference", "failure.Go.func1(", nil},
+		"a panic at the end": {func() error { defer func() { _ = breaks() }(); return exits() }, "panic: broken", "failure_test.breaks(", errBroken},
+		"a panic passed on":  {func() error { panic(failure.Call(breaks)) }, "panic: panic: broken", "failure_test.breaks(", errBroken},
 		"a panic passed on, wrapped": {
 			func() error { panic(fmt.Errorf("the work: %w", failure.Call(breaks))) },
-			"panic: the work: panic: broken", "panics_test.breaks(", errBroken,
+			"panic: the work: panic: broken", "failure_test.breaks(", errBroken,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -56,7 +56,7 @@ func newApart() *apart {
 // onPool calls f with a connection of the pool. Upkeep does not wait for one while callers hold
 // them all: it gets a connection beside the pool.
 func (l *Link) onPool(ctx context.Context, f func(db DB) error) error {
-	if !callctx.IsUpkeep(ctx) {
+	if !callctx.Of(ctx).Upkeep {
 		conn, err := l.pool.Acquire(ctx)
 		if err != nil {
 			return l.Exhausted(AcquireFailed(err))

@@ -32,8 +32,8 @@ func KeyLifeStream(category messagestore.Category) messagestore.StreamName {
 	return category.WithType("life").Stream("1")
 }
 
-// A keyStore is the part of [messagestore.Store] that a declaration needs.
-type keyStore interface {
+// A KeyStore is the part of [messagestore.Store] that a declaration needs.
+type KeyStore interface {
 	TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error)
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
@@ -60,19 +60,16 @@ func KeyLifeOf(declared, first *messagestore.Message) (time.Duration, error) {
 }
 
 // ValidateKeyLife returns nil or an [*messagestore.InvalidError] that names KeyLife: it is out of bounds, or no key of the
-// store can be removed. A life of 0 is for ever.
-func ValidateKeyLife(life time.Duration, store any) error {
+// store can be removed: see [messagestore.Store.Forgets]. A life of 0 is for ever.
+func ValidateKeyLife(life time.Duration, forgets bool) error {
 	if life == 0 {
 		return nil
 	}
 	if life < MinKeyLife || life > MaxKeyLife {
 		return invalidKeyLife(life, fmt.Sprintf("it is between %v and %v", MinKeyLife, MaxKeyLife))
 	}
-	if s, ok := store.(interface{ Forgets() bool }); !ok || !s.Forgets() {
+	if !forgets {
 		return invalidKeyLife(life, "no key of this store can be removed, so its keys live for ever: leave it out")
-	}
-	if _, ok := store.(keyStore); !ok {
-		return invalidKeyLife(life, "the store has no methods TryWriteStreams, ReadCategoryPage and Last, with which it is declared")
 	}
 	return nil
 }
@@ -80,18 +77,17 @@ func ValidateKeyLife(life time.Duration, store any) error {
 // A KeyLife is declared once in each category. It is safe for concurrent use. A nil *KeyLife is for ever, and declares nothing.
 type KeyLife struct {
 	life     time.Duration
-	store    keyStore
+	store    KeyStore
 	mu       sync.Mutex // while one declares
 	declared sync.Map   // of category
 }
 
 // NewKeyLife returns a life that is valid, or nil for 0.
-func NewKeyLife(life time.Duration, store any) *KeyLife {
+func NewKeyLife(life time.Duration, store KeyStore) *KeyLife {
 	if life == 0 {
 		return nil
 	}
-	s, _ := store.(keyStore) // as Validate demands
-	return &KeyLife{life: life.Truncate(time.Second), store: s}
+	return &KeyLife{life: life.Truncate(time.Second), store: store}
 }
 
 // Declare writes the life of the keys of category down, unless that was done. It comes before the first key. A category in

@@ -182,7 +182,7 @@ func (w *worker) begin(ctx context.Context, asked time.Time, session int64, item
 		w.rate.size += len(item.Message.Data)
 	}
 	w.rate.size /= max(1, len(items))
-	base := callctx.WithDelivery(context.WithoutCancel(ctx), &callctx.Delivery{Consumer: w.Queue.Name})
+	base := callctx.With(context.WithoutCancel(ctx), func(c *callctx.Caller) { c.Consumer, c.Category, c.Upkeep = w.Queue.Name, "", false })
 	for _, item := range items {
 		f := &Delivery{Item: item, of: w, session: session}
 		w.deliveries[f.ID()] = f

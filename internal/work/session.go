@@ -156,7 +156,7 @@ func (w *worker) beat(ctx context.Context) {
 			continue // the session may end
 		}
 		began := time.Now()
-		call, cancel := context.WithDeadline(callctx.WithUpkeep(ctx), later(until.Add(-w.margin()), began.Add(w.config.Lease/10)))
+		call, cancel := context.WithDeadline(callctx.Upkeep(ctx), later(until.Add(-w.margin()), began.Add(w.config.Lease/10)))
 		var lost []queuing.Delivery
 		err := failure.Call(func() (err error) {
 			lost, err = w.Driver.QueueExtend(call, e)

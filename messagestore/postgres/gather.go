@@ -109,7 +109,7 @@ func (g *gathering) next(f *flight) []*gathered {
 // gathers reports whether a read may be combined with others: not in a transaction, and not for
 // upkeep.
 func (d *Driver) gathers(ctx context.Context) bool {
-	return d.gathering != nil && ctx != nil && !callctx.IsUpkeep(ctx) && ctx.Value(transactionKey{d}) == nil
+	return d.gathering != nil && ctx != nil && !callctx.Of(ctx).Upkeep && ctx.Value(transactionKey{d}) == nil
 }
 
 func (d *Driver) readGathered(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {

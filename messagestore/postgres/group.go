@@ -158,7 +158,7 @@ func (t *ticket) answerConflict(met *messagestore.Conflict) {
 // inGroup reports whether a write may go together with others. Upkeep may not: the writes before it
 // may be waiting for a connection.
 func (d *Driver) inGroup(ctx context.Context, appends []messagestore.Append) bool {
-	return d.groups != nil && !callctx.IsUpkeep(ctx) && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
+	return d.groups != nil && !callctx.Of(ctx).Upkeep && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
 		return len(a.Records) == 0 || a.Conditional()
 	})
 }

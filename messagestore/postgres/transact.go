@@ -152,7 +152,7 @@ func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 // for the call. Upkeep has its own goroutine and, over a pool, its own connection.
 func (d *Driver) onlyConnection(ctx context.Context) bool {
 	t, is := ctx.Value(transactionKey{d}).(*transaction)
-	if !is || callctx.IsUpkeep(ctx) || d.link.Connections() != 1 {
+	if !is || callctx.Of(ctx).Upkeep || d.link.Connections() != 1 {
 		return false
 	}
 	t.turn.Lock()

@@ -52,7 +52,7 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 				conn := must.Do(pool.Acquire(t.Context()))(t)
 				t.Cleanup(conn.Release)
 			}
-			ctx, cancel := context.WithTimeout(callctx.WithUpkeep(t.Context()), await.Limit)
+			ctx, cancel := context.WithTimeout(callctx.Upkeep(t.Context()), await.Limit)
 			defer cancel()
 
 			for range 3 {
@@ -103,7 +103,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 	await.Receive(t, "the pool connects", dialled)
 	ended := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(callctx.WithUpkeep(context.WithoutCancel(t.Context())), await.Limit)
+		ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(t.Context())), await.Limit)
 		defer cancel()
 		_, err := store.Now(ctx)
 		ended <- err
@@ -124,7 +124,7 @@ func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 	driver := must.New(postgres.New(pool, nil))
 	conn := must.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
-	must.Do(driver.Now(callctx.WithUpkeep(t.Context())))(t)
+	must.Do(driver.Now(callctx.Upkeep(t.Context())))(t)
 	sessions := func() (n int) {
 		require.NoError(t, conn.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = $1", t.Name()).Scan(&n))
 		return n
@@ -180,7 +180,7 @@ func TestAConnectionBesideThePoolIsNotReadBetweenCalls(t *testing.T) {
 	t.Cleanup(conn.Release)
 	require.NoError(t, conn.Conn().PgConn().SyncConn(t.Context()))
 
-	must.Do(store.Write(callctx.WithUpkeep(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened()))(t)
+	must.Do(store.Write(callctx.Upkeep(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened()))(t)
 
 	require.Zero(t, waiting.Load(), "a goroutine of pgx reads until the connection is closed")
 }

@@ -25,8 +25,7 @@ import (
 // as long as TCP waits.
 const CallTimeout = 15 * time.Second
 
-// A Store has the methods of a [messagestore.Store] that this package needs. If it has a method
-// Epoch, that returns the store's epoch.
+// A Store has the methods of a [messagestore.Store] that this package needs.
 type Store interface {
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
@@ -34,6 +33,7 @@ type Store interface {
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
 	Now(ctx context.Context) (time.Time, error)
+	Epoch(ctx context.Context) (string, error)
 }
 
 // A Log has the stored positions of one consumer.

@@ -101,12 +101,7 @@ func (l Log) judge(ctx context.Context, stream messagestore.StreamName, mark, fi
 // epoch returns the store's epoch, or "". In another epoch the writes of the handlers may be lost,
 // even if the store has all messages that the consumer has read.
 func (l Log) epoch(ctx context.Context) (string, error) {
-	if s, ok := l.Store.(interface {
-		Epoch(ctx context.Context) (string, error)
-	}); ok {
-		ctx, cancel := context.WithTimeout(ctx, CallTimeout)
-		defer cancel()
-		return s.Epoch(ctx)
-	}
-	return "", nil
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	return l.Epoch(ctx)
 }
