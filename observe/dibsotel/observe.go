@@ -11,7 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/observe/internal/lag"
+	"github.com/dibs-go/dibs/observe/internal/readings"
 )
 
 // lagTimeout bounds the questions to the store in one collection.
@@ -54,13 +54,13 @@ func Observe(store *messagestore.Store, config *Config, consumers ...*consumer.C
 	}
 	gauges := []struct {
 		gauge metric.Float64ObservableGauge
-		of    func(l lag.Lag) float64
+		of    func(l readings.Lag) float64
 	}{
-		{gauge("lag", "{message}", "Messages from the checkpoint to the head, of the whole group."), func(l lag.Lag) float64 { return float64(l.Messages) }},
-		{gauge("lag_seconds", "s", "The age of the oldest message that is not behind the checkpoint."), func(l lag.Lag) float64 { return l.Seconds }},
-		{gauge("dead_letters", "{message}", "Parked messages."), func(l lag.Lag) float64 { return float64(l.Parked) }},
-		{gauge("members", "{process}", "Processes of the group."), func(l lag.Lag) float64 { return float64(l.Members) }},
-		{gauge("members_gone", "{process}", "Processes of the group that have been silent for longer than their lease."), func(l lag.Lag) float64 { return float64(l.Gone) }},
+		{gauge("lag", "{message}", "Messages from the checkpoint to the head, of the whole group."), func(l readings.Lag) float64 { return float64(l.Messages) }},
+		{gauge("lag_seconds", "s", "The age of the oldest message that is not behind the checkpoint."), func(l readings.Lag) float64 { return l.Seconds }},
+		{gauge("dead_letters", "{message}", "Parked messages."), func(l readings.Lag) float64 { return float64(l.Parked) }},
+		{gauge("members", "{process}", "Processes of the group."), func(l readings.Lag) float64 { return float64(l.Members) }},
+		{gauge("members_gone", "{process}", "Processes of the group that have been silent for longer than their lease."), func(l readings.Lag) float64 { return float64(l.Gone) }},
 	}
 	if wrong != nil {
 		return nil, fmt.Errorf("observe: %w", wrong)
@@ -80,7 +80,7 @@ func Observe(store *messagestore.Store, config *Config, consumers ...*consumer.C
 		}
 		ctx, cancel := context.WithTimeout(ctx, lagTimeout)
 		defer cancel()
-		lags, err := lag.Of(ctx, store, consumers)
+		lags, err := readings.LagOf(ctx, store, consumers)
 		for _, l := range lags {
 			for _, g := range gauges {
 				o.ObserveFloat64(g.gauge, g.of(l), of(l.Consumer))

@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/observe/internal/queues"
+	"github.com/dibs-go/dibs/observe/internal/readings"
 )
 
 // ObserveQueues has it collected how all queues, relays and sagas of the store stand that were ever
@@ -21,14 +21,14 @@ import (
 // matches [messagestore.ErrInvalid], and [messagestore.ErrNotSupported] for a driver that keeps no
 // queues; else it is the meter's.
 func ObserveQueues(store *messagestore.Store, config *Config) (stop func(), err error) {
-	reader, err := queues.New(store)
+	reader, err := readings.NewQueueReader(store)
 	if err != nil {
 		return nil, fmt.Errorf("observe queues: %w", err)
 	}
 	meter := config.meter()
-	var gauges []metric.Float64Observable // of queues.Gauges, in their order
+	var gauges []metric.Float64Observable // of readings.QueueGauges, in their order
 	var all []metric.Observable
-	for _, g := range queues.Gauges {
+	for _, g := range readings.QueueGauges {
 		gauge, err := meter.Float64ObservableGauge("dibs.queue."+g.Name, metric.WithUnit(g.Unit), metric.WithDescription(g.Help))
 		if err != nil {
 			return nil, fmt.Errorf("observe queues: %w", err)
@@ -39,7 +39,7 @@ func ObserveQueues(store *messagestore.Store, config *Config) (stop func(), err 
 		states, err := reader.Read(ctx)
 		for _, s := range states {
 			of := metric.WithAttributes(attribute.String("dibs.category", string(s.Category)), attribute.String("dibs.queue", s.Name))
-			for i, g := range queues.Gauges {
+			for i, g := range readings.QueueGauges {
 				o.ObserveFloat64(gauges[i], g.Of(s), of)
 			}
 		}

@@ -33,7 +33,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/observe/internal/lag"
+	"github.com/dibs-go/dibs/observe/internal/readings"
 )
 
 // A Collector collects the metrics of consumers. It is safe for concurrent use.
@@ -116,13 +116,13 @@ var counts = []struct {
 
 var gauges = []struct {
 	description
-	of func(l lag.Lag) float64
+	of func(l readings.Lag) float64
 }{
-	{describe("lag_messages", "Messages from the checkpoint to the head, of the whole group.", prometheus.GaugeValue), func(l lag.Lag) float64 { return float64(l.Messages) }},
-	{describe("lag_seconds", "The age of the oldest message that is not behind the checkpoint.", prometheus.GaugeValue), func(l lag.Lag) float64 { return l.Seconds }},
-	{describe("dead_letters", "Parked messages.", prometheus.GaugeValue), func(l lag.Lag) float64 { return float64(l.Parked) }},
-	{describe("members", "Processes of the group.", prometheus.GaugeValue), func(l lag.Lag) float64 { return float64(l.Members) }},
-	{describe("members_gone", "Processes of the group that have been silent for longer than their lease.", prometheus.GaugeValue), func(l lag.Lag) float64 { return float64(l.Gone) }},
+	{describe("lag_messages", "Messages from the checkpoint to the head, of the whole group.", prometheus.GaugeValue), func(l readings.Lag) float64 { return float64(l.Messages) }},
+	{describe("lag_seconds", "The age of the oldest message that is not behind the checkpoint.", prometheus.GaugeValue), func(l readings.Lag) float64 { return l.Seconds }},
+	{describe("dead_letters", "Parked messages.", prometheus.GaugeValue), func(l readings.Lag) float64 { return float64(l.Parked) }},
+	{describe("members", "Processes of the group.", prometheus.GaugeValue), func(l readings.Lag) float64 { return float64(l.Members) }},
+	{describe("members_gone", "Processes of the group that have been silent for longer than their lease.", prometheus.GaugeValue), func(l readings.Lag) float64 { return float64(l.Gone) }},
 }
 
 var up = prometheus.NewDesc("dibs_store_up", "1 if the store could be asked for the lag.", nil, nil)
@@ -153,7 +153,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	lags, err := lag.Of(ctx, c.store, consumers)
+	lags, err := readings.LagOf(ctx, c.store, consumers)
 	answered := 1.0
 	if err != nil {
 		answered = 0

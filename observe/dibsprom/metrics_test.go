@@ -6,14 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/observe/internal/lag"
+	"github.com/dibs-go/dibs/observe/internal/readings"
 )
 
 // Each number is another, so that none can stand for another.
 func TestEachMetricIsOfItsOwnNumber(t *testing.T) {
 	t.Parallel()
 	stats := consumer.Stats{Handled: 1, Failed: 2, Retried: 3, Parked: 4, Skipped: 5, Tombstones: 6, StoreErrors: 7, Position: 8, Head: 9}
-	behind := lag.Lag{Messages: 11, Seconds: 12.5, Parked: 13, Members: 14, Gone: 15}
+	behind := readings.Lag{Messages: 11, Seconds: 12.5, Parked: 13, Members: 14, Gone: 15}
 
 	values := map[string]float64{}
 	for _, c := range counts {

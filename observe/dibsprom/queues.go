@@ -7,13 +7,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/observe/internal/queues"
+	"github.com/dibs-go/dibs/observe/internal/readings"
 )
 
 // A QueueCollector collects how the queues of a store stand. It is safe for concurrent use.
 type QueueCollector struct {
-	reader *queues.Reader
-	gauges []*prometheus.Desc // of queues.Gauges, in their order
+	reader *readings.QueueReader
+	gauges []*prometheus.Desc // of readings.QueueGauges, in their order
 }
 
 var _ prometheus.Collector = (*QueueCollector)(nil)
@@ -29,12 +29,12 @@ var queuesUp = prometheus.NewDesc("dibs_queues_up", "1 if the store could be ask
 // For a store that is nil or has no driver the error matches [messagestore.ErrInvalid], and
 // [messagestore.ErrNotSupported] for a driver that keeps no queues.
 func NewQueues(store *messagestore.Store) (*QueueCollector, error) {
-	reader, err := queues.New(store)
+	reader, err := readings.NewQueueReader(store)
 	if err != nil {
 		return nil, fmt.Errorf("dibsprom: %w", err)
 	}
 	c := &QueueCollector{reader: reader}
-	for _, g := range queues.Gauges {
+	for _, g := range readings.QueueGauges {
 		c.gauges = append(c.gauges, prometheus.NewDesc("dibs_queue_"+g.Name, g.Help, []string{"category", "queue"}, nil))
 	}
 	return c, nil
@@ -57,7 +57,7 @@ func (c *QueueCollector) Collect(to chan<- prometheus.Metric) {
 	}
 	to <- prometheus.MustNewConstMetric(queuesUp, prometheus.GaugeValue, answered)
 	for _, s := range all {
-		for i, g := range queues.Gauges {
+		for i, g := range readings.QueueGauges {
 			to <- prometheus.MustNewConstMetric(c.gauges[i], prometheus.GaugeValue, g.Of(s), string(s.Category), s.Name)
 		}
 	}

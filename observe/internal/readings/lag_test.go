@@ -1,4 +1,4 @@
-package lag
+package readings
 
 import (
 	"context"
@@ -44,7 +44,7 @@ func TestEachConsumerHasItsOwnLag(t *testing.T) {
 		write()
 		time.Sleep(time.Second)
 
-		all, err := Of(t.Context(), store, []*consumer.Consumer{late, never, early})
+		all, err := LagOf(t.Context(), store, []*consumer.Consumer{late, never, early})
 
 		require.NoError(t, err)
 		require.Len(t, all, 3)
@@ -86,13 +86,13 @@ func TestACategoryIsAskedForOnce(t *testing.T) {
 	_, err := store.Write(t.Context(), seats.WithType("position").Stream("never"), messagestore.AnyVersion, eventides{Position: 1})
 	require.NoError(t, err)
 	clear(driver.reads)
-	_, err = Of(t.Context(), store, all[:1])
+	_, err = LagOf(t.Context(), store, all[:1])
 	require.NoError(t, err)
 	once := driver.total()
 	clear(driver.reads)
 
 	never := newConsumer(seats, "never")
-	lags, err := Of(t.Context(), store, append(all, never))
+	lags, err := LagOf(t.Context(), store, append(all, never))
 
 	require.NoError(t, err)
 	require.Equal(t, Lag{Consumer: never}, lags[3])
@@ -101,7 +101,7 @@ func TestACategoryIsAskedForOnce(t *testing.T) {
 	require.LessOrEqual(t, driver.total(), 2*once, "each category once")
 
 	for _, failing := range []*counting{{Driver: driver.Driver, noTime: true}, {Driver: driver.Driver, noReads: true}} {
-		_, err := Of(t.Context(), must.New(messagestore.New(failing, nil)), all)
+		_, err := LagOf(t.Context(), must.New(messagestore.New(failing, nil)), all)
 		require.ErrorIs(t, err, errAway)
 	}
 }

@@ -1,5 +1,4 @@
-// Package queues reads, for both exporters, how the queues of a store stand.
-package queues
+package readings
 
 import (
 	"context"
@@ -18,9 +17,9 @@ const (
 	Timeout = 5 * time.Second
 )
 
-// A Reader reads the queues of a store, and keeps what it read for the Interval. It is safe for
+// A QueueReader reads the queues of a store, and keeps what it read for the Interval. It is safe for
 // concurrent use.
-type Reader struct {
+type QueueReader struct {
 	driver queuing.Driver
 	turn   chan struct{} // the right to what is below
 
@@ -29,9 +28,9 @@ type Reader struct {
 	err   error
 }
 
-// New returns a reader. For a store that is nil or has no driver the error matches
+// NewQueueReader returns a reader. For a store that is nil or has no driver the error matches
 // [messagestore.ErrInvalid], and [messagestore.ErrNotSupported] for a driver that keeps no queues.
-func New(store *messagestore.Store) (*Reader, error) {
+func NewQueueReader(store *messagestore.Store) (*QueueReader, error) {
 	if store == nil {
 		return nil, messagestore.NewInvalidError("store", nil, "it is nil")
 	}
@@ -39,14 +38,14 @@ func New(store *messagestore.Store) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{driver: driver, turn: make(chan struct{}, 1)}, nil
+	return &QueueReader{driver: driver, turn: make(chan struct{}, 1)}, nil
 }
 
 // Read returns how the queues stand, as they were up to an Interval ago. It asks the store by one
 // call, which the Timeout bounds; a caller beside it waits for the same answer. An error is kept
 // for the Interval as an answer is, also that of a ctx that ended, so that a slow store is not
 // asked more often.
-func (r *Reader) Read(ctx context.Context) ([]queuing.Status, error) {
+func (r *QueueReader) Read(ctx context.Context) ([]queuing.Status, error) {
 	select {
 	case r.turn <- struct{}{}:
 		defer func() { <-r.turn }()
@@ -66,16 +65,16 @@ func (r *Reader) Read(ctx context.Context) ([]queuing.Status, error) {
 	return r.last, r.err
 }
 
-// A Gauge is one of the numbers of a queue.
-type Gauge struct {
+// A QueueGauge is one of the numbers of a queue.
+type QueueGauge struct {
 	Name string // below the exporter's own prefix
 	Unit string // of UCUM, as OpenTelemetry has it
 	Help string
 	Of   func(s queuing.Status) float64
 }
 
-// Gauges are the numbers that both exporters have.
-var Gauges = []Gauge{
+// QueueGauges are the numbers that both exporters have.
+var QueueGauges = []QueueGauge{
 	{"open", "{item}", "Items that a worker has met and that are neither finished nor dead: out, later, held and suspended.", func(s queuing.Status) float64 { return float64(s.Out + s.Later + s.Held + s.Suspended) }},
 	{"waiting", "1", "1 if there are items that no worker has met yet.", func(s queuing.Status) float64 { return truth(s.Waiting) }},
 	{"out", "{item}", "Items that are at workers.", func(s queuing.Status) float64 { return float64(s.Out) }},

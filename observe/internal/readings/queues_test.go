@@ -1,4 +1,4 @@
-package queues
+package readings
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func TestTheStoreIsAskedOnceInAnInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{Driver: memory.New()}
-		r := must.New(New(must.New(messagestore.New(d, nil))))
+		r := must.New(NewQueueReader(must.New(messagestore.New(d, nil))))
 		var readers sync.WaitGroup
 		for range 5 {
 			readers.Go(func() {
@@ -66,7 +66,7 @@ func TestAnErrorLeavesNoNumbersAndIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{Driver: memory.New()}
-		r := must.New(New(must.New(messagestore.New(d, nil))))
+		r := must.New(NewQueueReader(must.New(messagestore.New(d, nil))))
 		_, err := r.Read(t.Context())
 		require.NoError(t, err)
 		time.Sleep(Interval)
@@ -90,7 +90,7 @@ func TestAReadIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{Driver: memory.New(), silent: true}
-		r := must.New(New(must.New(messagestore.New(d, nil))))
+		r := must.New(NewQueueReader(must.New(messagestore.New(d, nil))))
 		start := time.Now()
 		_, err := r.Read(context.Background())
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -116,13 +116,13 @@ func TestEachGaugeIsOfItsOwnNumber(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	s := queuing.Status{Out: 1, Later: 2, Held: 4, Suspended: 8, Dead: 16, Due: 32, Sessions: 64, Time: now, Oldest: now.Add(-1500 * time.Millisecond), Waiting: true}
 	values := map[string]float64{}
-	for _, g := range Gauges {
+	for _, g := range QueueGauges {
 		values[g.Name] = g.Of(s)
 	}
 	require.Equal(t, map[string]float64{
 		"open": 15, "waiting": 1, "out": 1, "later": 2, "held": 4, "suspended": 8, "dead": 16, "due": 32, "sessions": 64, "oldest_seconds": 1.5, "paused": 0,
 	}, values)
-	for _, g := range Gauges {
+	for _, g := range QueueGauges {
 		switch g.Name {
 		case "paused":
 			require.InDelta(t, 1, g.Of(queuing.Status{Paused: true}), 0)
@@ -137,10 +137,10 @@ type plain struct{ messagestore.Driver }
 
 func TestMistakesAreTold(t *testing.T) {
 	t.Parallel()
-	_, err := New(nil)
+	_, err := NewQueueReader(nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = New(&messagestore.Store{})
+	_, err = NewQueueReader(&messagestore.Store{})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = New(must.New(messagestore.New(plain{memory.New()}, nil)))
+	_, err = NewQueueReader(must.New(messagestore.New(plain{memory.New()}, nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }

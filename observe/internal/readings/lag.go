@@ -1,5 +1,6 @@
-// Package lag reads, for both exporters, how far behind the consumers of a process are.
-package lag
+// Package readings reads, for both exporters, how far behind the consumers of a process are, and how the queues of a store
+// stand.
+package readings
 
 import (
 	"context"
@@ -20,8 +21,8 @@ type Lag struct {
 	Gone     int     // replicas that have been silent for longer than their lease
 }
 
-// Of reads the lag of consumers. It asks the store once for each category.
-func Of(ctx context.Context, store *messagestore.Store, consumers []*consumer.Consumer) ([]Lag, error) {
+// LagOf reads the lag of consumers. It asks the store once for each category.
+func LagOf(ctx context.Context, store *messagestore.Store, consumers []*consumer.Consumer) ([]Lag, error) {
 	now, err := store.Now(ctx)
 	if err != nil {
 		return nil, err
