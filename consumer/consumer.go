@@ -13,7 +13,6 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/lanes"
-	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
@@ -64,7 +63,7 @@ type Store interface {
 // but it runs once at a time. There is nothing to close.
 type Consumer struct {
 	store   Store
-	id      names.Consumer
+	id      checkpoint.Consumer
 	handler Handler
 	config  Config
 
@@ -88,7 +87,7 @@ type Consumer struct {
 // [messagestore.ErrInvalid], and the error of the handler's own Validate, if it has that method.
 // New does not call the store.
 func New(store Store, category messagestore.Category, name string, h Handler, config *Config) (*Consumer, error) {
-	id := names.Consumer{Category: category, Name: name}
+	id := checkpoint.Consumer{Category: category, Name: name}
 	c := &Consumer{
 		store: store, id: id, handler: h, config: config.withDefaults(), outage: outage.Of(store),
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
@@ -262,9 +261,9 @@ func (r *run) park(ctx context.Context, it *item) error {
 	case d.reason == "":
 		why = whyParked(d.lastErr)
 	case d.lastErr == nil:
-		why = names.ByOperator + d.reason
+		why = checkpoint.ByOperator + d.reason
 	default:
-		why = names.ByOperator + d.reason + "; its last error: " + whyParked(d.lastErr)
+		why = checkpoint.ByOperator + d.reason + "; its last error: " + whyParked(d.lastErr)
 	}
 	parked, err := queues.QueuePark(ctx, queuing.Parking{
 		Queue: r.id.Parked(), Position: d.message.GlobalPosition, Failures: min(d.attempts, queuing.MaxFailures), Error: why,

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/internal/names"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
@@ -40,7 +40,7 @@ func queueOf(t *testing.T, store consumer.Store, category messagestore.Category,
 	if tapped, is := queues.(*tappedDriver); is {
 		queues = tapped.Driver
 	}
-	return names.Consumer{Category: category, Name: name}.Parked(), queues
+	return checkpoint.Consumer{Category: category, Name: name}.Parked(), queues
 }
 
 // parkedOf returns what a consumer has parked, also what is to be redriven.

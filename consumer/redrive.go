@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/queuing"
@@ -113,7 +112,7 @@ func (r *run) look(ctx context.Context, first bool) (found look, err error) {
 	found.parks = map[messagestore.GlobalPosition]asked{}
 	if first { // what was parked because an operator has asked, before a run ended at once
 		err := r.each(ctx, queues, queuing.Dead, r.from, func(item queuing.Item) error {
-			if reason, is := strings.CutPrefix(item.Error, names.ByOperator); is {
+			if reason, is := strings.CutPrefix(item.Error, checkpoint.ByOperator); is {
 				found.parks[item.Position] = asked{reason, true}
 			}
 			return nil

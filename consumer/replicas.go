@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -117,7 +116,7 @@ type standby struct {
 // wait waits until p's group may have something to handle.
 func (s *standby) wait(ctx context.Context, p *checkpoint.Place) {
 	if s.bell == nil {
-		s.bell, s.end = s.store.Watch(names.Positions(s.id.Category), lookInterval)
+		s.bell, s.end = s.store.Watch(checkpoint.Positions(s.id.Category), lookInterval)
 		s.config.Logger.Info().Str("consumer", s.id.Name).Str("category", string(s.id.Category)).Msg("consumer stands by")
 	}
 	s.place = p

@@ -10,7 +10,6 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/lanes"
-	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
@@ -96,7 +95,7 @@ func (r *run) watch() (messages, group <-chan messagestore.GlobalPosition, stop 
 	messages, stopMessages := r.store.Watch(r.id.Category, r.config.PollInterval)
 	stopGroup := func() {}
 	if r.checkpoints.place.Leased() {
-		group, stopGroup = r.store.Watch(names.Positions(r.id.Category), lookInterval)
+		group, stopGroup = r.store.Watch(checkpoint.Positions(r.id.Category), lookInterval)
 	}
 	return messages, group, func() {
 		stopMessages()

@@ -457,7 +457,6 @@ func TestALifeOfKeysThatCannotEndIsRefused(t *testing.T) {
 		"less":   {k.Store, time.Minute - 1},
 		"more":   {k.Store, 101 * 365 * 24 * time.Hour},
 		"none":   {k.Store, -1},
-		"other":  {struct{ reservation.Store }{k.Store}, time.Hour},
 	} {
 		_, err := reservation.New(with.store, "accounts", &reservation.Config{KeyLife: with.life})
 		invalid, is := errors.AsType[*messagestore.InvalidError](err)

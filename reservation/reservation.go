@@ -563,12 +563,12 @@ func (r *Reserver) readBy(ctx context.Context, copies messagestore.Category) {
 	if !r.read.CompareAndSwap(false, true) {
 		return
 	}
+	by := callctx.Of(ctx)
 	page, err := r.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: copies.WithType("position"), Limit: 1})
 	switch {
 	case err != nil:
 		r.read.Store(false) // the next copy asks
-	case len(page.Messages) == 0:
-		by := callctx.Of(ctx)
+	case len(page.Messages) == 0 && by.Consumer != "":
 		r.config.Logger.Warn().Str("consumer", by.Consumer).Str("category", by.Category).Str("copies", string(copies)).
 			Msg("no consumer has read the category of the copies yet, so they have no effect: is its name right, and does a consumer of it run?")
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -37,14 +36,14 @@ type Target struct {
 // Consumer returns the consumer of category with a name. It reads nothing; the methods report a
 // wrong category or name.
 func Consumer(store *messagestore.Store, category messagestore.Category, name string) *Target {
-	return &Target{store, checkpoint.Log{Store: store, Consumer: names.Consumer{Category: category, Name: name}}}
+	return &Target{store, checkpoint.Log{Store: store, Consumer: checkpoint.Consumer{Category: category, Name: name}}}
 }
 
 // CheckConsumer returns nil if the category and the name are valid. Otherwise it returns the error
 // with which every method refuses them, which matches [messagestore.ErrInvalid]. It does not call a
 // store.
 func CheckConsumer(category messagestore.Category, name string) error {
-	return names.Consumer{Category: category, Name: name}.Validate()
+	return checkpoint.Consumer{Category: category, Name: name}.Validate()
 }
 
 // An UnknownConsumerError says that no consumer with the name has ever started.
@@ -67,7 +66,7 @@ func (e *UnknownConsumerError) Error() string {
 	case 1:
 		known = "there is " + quoted[0]
 	}
-	return fmt.Sprintf("unknown consumer %s of %s: %s", names.Shown(e.Name), names.Shown(string(e.Category)), known)
+	return fmt.Sprintf("unknown consumer %s of %s: %s", checkpoint.Shown(e.Name), checkpoint.Shown(string(e.Category)), known)
 }
 
 // A BeyondEndError says that a position is beyond the end of the category. It matches
@@ -237,7 +236,7 @@ type KnownConsumerError struct {
 
 // Error names the consumer.
 func (e *KnownConsumerError) Error() string {
-	return fmt.Sprintf("consumer %s of %s has started before: reset it", names.Shown(e.Name), names.Shown(string(e.Category)))
+	return fmt.Sprintf("consumer %s of %s has started before: reset it", checkpoint.Shown(e.Name), checkpoint.Shown(string(e.Category)))
 }
 
 // Next returns the messages at which the consumer is: for each replica that holds slots, and for
@@ -305,7 +304,7 @@ func (t *Target) firstOf(ctx context.Context, part checkpoint.Part) (first *mess
 
 func (t *Target) unknown(ctx context.Context) error {
 	unknown := &UnknownConsumerError{Category: t.log.Category, Name: t.log.Name}
-	streams, err := tailsOf(ctx, t.store, names.Positions(t.log.Category), checkpoint.Started{}.MessageType())
+	streams, err := tailsOf(ctx, t.store, checkpoint.Positions(t.log.Category), checkpoint.Started{}.MessageType())
 	if err != nil {
 		return err
 	}

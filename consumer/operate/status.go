@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -126,7 +125,7 @@ func Consumers(ctx context.Context, store *messagestore.Store, category messages
 }
 
 func consumers(ctx context.Context, store *messagestore.Store, category messagestore.Category) ([]Status, error) {
-	positions := names.Positions(category)
+	positions := checkpoint.Positions(category)
 	if positions.Validate() != nil {
 		return nil, nil //nolint:nilerr // the name is too long for any
 	}
@@ -146,7 +145,7 @@ func consumers(ctx context.Context, store *messagestore.Store, category messages
 			if err != nil {
 				return nil, err
 			}
-			s.Parked = parked[names.Consumer{Category: category, Name: ids[0]}.Parked().Name]
+			s.Parked = parked[checkpoint.Consumer{Category: category, Name: ids[0]}.Parked().Name]
 			ours = append(ours, s)
 			continue
 		}

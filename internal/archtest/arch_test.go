@@ -53,8 +53,7 @@ var imports = map[string][]string{
 	"queue/cron":                   {"logger", "messagestore", "internal/queuing", "internal/outage", "internal/exactjson", "internal/text", "internal/failure"},
 	"consumer":                     {"logger", "messagestore", "consumer/internal/...", "internal/queuing", "internal/outage", "internal/failure", "internal/callctx", "internal/text", "internal/work"},
 	"consumer/operate":             {"messagestore", "internal/queuing", "queue", "consumer/internal/...", "internal/report", "internal/text"},
-	"consumer/internal/checkpoint": {"messagestore", "internal/retry", "consumer/internal/names", "internal/text"},
-	"consumer/internal/names":      {"messagestore", "internal/queuing", "internal/text"},
+	"consumer/internal/checkpoint": {"messagestore", "internal/queuing", "internal/retry", "internal/text"},
 
 	"upcast":                      {"messagestore", "internal/text"},
 	"handler":                     {"logger", "messagestore", "upcast", "internal/failure", "internal/text"},

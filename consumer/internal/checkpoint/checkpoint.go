@@ -4,6 +4,7 @@
 //
 // A consumer has a ledger of generations, each with a start. Each generation has a stream of
 // checkpoints, which the members of the consumer's group share. All is written at expected versions.
+// A [Consumer] names these streams.
 package checkpoint
 
 import (
@@ -16,7 +17,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -39,7 +39,7 @@ type Store interface {
 // A Log has the stored positions of one consumer.
 type Log struct {
 	Store
-	names.Consumer
+	Consumer
 
 	// First finds where a consumer without a generation begins. Nil means position 0.
 	First func(ctx context.Context) (messagestore.GlobalPosition, error)

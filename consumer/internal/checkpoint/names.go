@@ -1,6 +1,4 @@
-// Package names derives the streams of a consumer from its category and name, and checks
-// that they have room.
-package names
+package checkpoint
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package names_test
+package checkpoint_test
 
 import (
 	"errors"
@@ -7,12 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/consumer/internal/names"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 )
 
 func TestAnErrorShowsTheConsumerAsWhatWasGiven(t *testing.T) {
 	t.Parallel()
-	for want, c := range map[string]names.Consumer{
+	for want, c := range map[string]checkpoint.Consumer{
 		"consumer mail of account:command: x":                      {Category: "account:command", Name: "mail"},
 		`consumer "" of "": x`:                                     {},
 		`consumer "a-b" of "account-1": x`:                         {Category: "account-1", Name: "a-b"},
