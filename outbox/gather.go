@@ -11,8 +11,8 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// A gathering sends one message at once, and the messages that come meanwhile together. The goroutine of
-// one of them sends for all. No goroutine outlives its message.
+// A gathering sends one message at once, and the messages that come meanwhile together. The
+// goroutine of one of these sends all of them. No goroutine outlives its message.
 type gathering struct {
 	sink  BatchSink
 	calls *atomic.Int64
@@ -25,12 +25,13 @@ type gathering struct {
 // A waiting is a message that is to be sent, or is being sent.
 type waiting struct {
 	message *Message
-	check   func() error // nil while it is the relay's to send
+	check   func() error // nil while the relay may send it
 	answer  chan error
 	turn    chan struct{} // to send all that wait
 }
 
-// send returns when the sink has answered, also if ctx is done: the sink has the context, too.
+// send returns when the sink has answered, even if ctx is done, because the sink has the context,
+// too.
 func (g *gathering) send(ctx context.Context, m *Message, check func() error) error {
 	w := &waiting{message: m, check: check, answer: make(chan error, 1), turn: make(chan struct{}, 1)}
 	g.mu.Lock()
@@ -49,8 +50,10 @@ func (g *gathering) send(ctx context.Context, m *Message, check func() error) er
 	}
 }
 
-// sendAll sends all messages that wait and fit, but for those that are the relay's no more. The first is of the goroutine that calls it: if
-// its time is over, it fails alone. If its time ends while they are sent, what fails by that is sent again in the time of another.
+// sendAll sends all waiting messages that fit together, except those that the relay may not send
+// any more. The first message belongs to the calling goroutine: if its time is over, it alone
+// fails. If its time ends during the call, messages that fail because of that are sent again in
+// another message's time.
 func (g *gathering) sendAll(ctx context.Context) {
 	g.mu.Lock()
 	n := g.fitting()
@@ -88,10 +91,10 @@ func (g *gathering) sendAll(ctx context.Context) {
 	g.waiting[0].turn <- struct{}{}
 }
 
-// maxBatchBytes bounds the data that is sent together, but for one message.
+// maxBatchBytes bounds the data sent together, unless one message alone is larger.
 const maxBatchBytes = 4 << 20
 
-// fitting is how many of the messages that wait go together. It is called under mu.
+// fitting returns how many of the waiting messages go together. It is called under mu.
 func (g *gathering) fitting() int {
 	size := 0
 	for i, w := range g.waiting {

@@ -12,32 +12,32 @@ import (
 )
 
 const (
-	// outAfter is how many different messages fail, with none taken in between, until the sink counts as out. Fewer
-	// may be messages that no sink would take.
+	// outAfter is how many different messages must fail, with none taken in between, until the sink
+	// counts as out. Fewer may be messages that no sink would take.
 	outAfter = 8
 
 	// While the sink is out, all workers wait between their attempts: minPause at first, and twice as long each time.
 	minPause = 100 * time.Millisecond
 	maxPause = 5 * time.Second
 
-	// sayAgain is after how much time a state that lasts is logged again.
+	// sayAgain is the time after which a lasting state is logged again.
 	sayAgain = 10 * time.Minute
 )
 
-// A health is what a relay's process knows of its sink. While the sink is out no attempt counts against its message, and
-// few are made.
+// A health is the state of the sink as a relay's process knows it. While the sink is out, attempts
+// are rare and do not count.
 type health struct {
 	log  logger.Logger
 	name string // of the relay
 
 	mu      sync.Mutex
-	failing map[messagestore.GlobalPosition]bool // those since the last that was taken, up to outAfter
-	since   time.Time                            // of the first of them
+	failing map[messagestore.GlobalPosition]bool // since the last message that was taken, up to outAfter
+	since   time.Time                            // when the first of them failed
 	pauses  int
 	next    time.Time     // of the next attempts
 	back    chan struct{} // closed when the sink takes a message; nil while it is not out
-	said    time.Time     // that it is out
-	gone    time.Time     // said that the URL is gone
+	said    time.Time     // when the log last said that it is out
+	gone    time.Time     // when the log last said that the URL is gone
 }
 
 // wait returns when an attempt may be made.
@@ -73,8 +73,9 @@ func (h *health) took() {
 	h.pauses, h.said, h.gone = 0, time.Time{}, time.Time{}
 }
 
-// failed notes that an attempt has failed, and reports whether it counts. If it does not, the message waits: for as long
-// as the sink has been out, so that others have their turn, and none waits for much longer than it had to.
+// failed records a failed attempt, and reports whether it counts. If it does not, it returns how
+// long the message waits: as long as the sink has been out, so that others have their turn, and no
+// message waits much longer than it had to.
 func (h *health) failed(m *messagestore.Message, err error) (counts bool, wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,7 +105,8 @@ func (h *health) failed(m *messagestore.Message, err error) (counts bool, wait t
 	return false, outage.Pause(1, wait, wait)
 }
 
-// outSince returns when the first message failed of those that show that the sink is out, and the zero time while it is not.
+// outSince returns when the first of the failures happened that show that the sink is out, and the
+// zero time while it is not out.
 func (h *health) outSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

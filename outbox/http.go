@@ -40,15 +40,15 @@ const (
 
 // HTTPConfig changes how [HTTP] sends. Nil means all defaults.
 type HTTPConfig struct {
-	// Secrets sign each message, as Standard Webhooks has it: whsec_ and 24 to 64 bytes in base64. The
-	// receiver accepts a message that any one of them signs, so secrets are rotated by having both
-	// for a while.
+	// Secrets sign each message according to Standard Webhooks: whsec_ and 24 to 64 bytes in
+	// base64. The receiver accepts a message signed with any one of them, so to rotate a secret,
+	// list both for a while.
 	//
-	// Defaults to none, and no signature.
+	// Defaults to none, which means no signature.
 	Secrets []string
 
-	// Header is added to each request, such as an Authorization. It sets none of the headers that the
-	// sink sets itself. A value has at most 8 KiB and no control character.
+	// Header is added to each request, for example an Authorization. It cannot set the headers that
+	// the sink sets itself. A value has at most 8 KiB and no control character.
 	Header http.Header
 
 	// Timeout bounds one attempt, from the connection to the end of the answer: 1 ms to 1 h.
@@ -56,21 +56,23 @@ type HTTPConfig struct {
 	// Defaults to 15 s.
 	Timeout time.Duration
 
-	// Transport makes the requests. It must not follow redirects, and should bound the headers of answers.
+	// Transport makes the requests. It must not follow redirects, and should limit the headers of
+	// answers.
 	//
-	// Defaults to one of the sink's own, with the proxies of the environment and up to 64 KiB of
-	// headers in an answer.
+	// Defaults to a transport of the sink's own, with the proxies of the environment and up to 64
+	// KiB of headers in an answer.
 	Transport http.RoundTripper
 
-	// Untrusted says that the URL is a customer's, who may want to reach what this process can reach. It is then of https, of
-	// port 443 or 8443 and without a user. No address is dialled that is not public, whatever name resolves to it, and
-	// not through a proxy of the environment. There is no Transport beside it.
+	// Untrusted says that a customer chose the URL, and might use it to reach systems that only
+	// this process can reach. The URL must then use https, port 443 or 8443, and no user. The sink
+	// only dials public addresses, after resolving the name, and uses no proxy of the environment.
+	// Transport must be nil.
 	//
 	// Defaults to false.
 	Untrusted bool
 }
 
-// An HTTPSink posts messages to an URL. It is safe for concurrent use.
+// An HTTPSink posts messages to a URL. It is safe for concurrent use.
 type HTTPSink struct {
 	url       *url.URL
 	config    HTTPConfig
@@ -79,24 +81,29 @@ type HTTPSink struct {
 	transport *http.Transport // of its own, or nil
 }
 
-// HTTP returns a sink that posts each message to an URL of http or https: its data as the body, of type
-// application/json, and the headers of [Message.Headers].
+// HTTP returns a sink that posts each message to an http or https URL: its data as the body, with
+// the type application/json, and the headers of [Message.Headers].
 //
-// A request has the headers of Standard Webhooks (https://www.standardwebhooks.com): webhook-id, the
-// message's id; webhook-timestamp, the time of the attempt; and webhook-signature, if there are
-// secrets: v1 and the HMAC-SHA256 of id, timestamp and body. It has the id as Idempotency-Key, too.
+// A request has the headers of Standard Webhooks (https://www.standardwebhooks.com): webhook-id,
+// the message's id; webhook-timestamp, the time of the attempt; and, if there are secrets,
+// webhook-signature: v1 and the HMAC-SHA256 of id, timestamp and body. It also has the id as
+// Idempotency-Key.
 //
-// An answer of 2xx takes the message. 400, 413, 414, 415, 422 and 431 refuse it for good: the error is one of
-// handler.Refuse, and the message is dead. With any other answer, and with none, it is sent again, after the answer's Retry-After, in
-// seconds or as a date by the clock of this process, up to [MaxRetryAfter], and otherwise as the
-// relay has it. 404 and 410 are among these: they say that the URL is gone, and nothing of the message. The relay logs them as
-// errors, and counts them ([Stats].Gone). A redirect is not followed, and is such an answer: it would send the message, its
-// signature and the headers to another place. Of an answer 64 KiB are read, and none of it is logged, also where it is malformed:
-// of an error of [HTTPConfig].Transport that net/http does not know the text has the type only, and errors.As finds the rest.
+// An answer of 2xx takes the message. 400, 413, 414, 415, 422 and 431 refuse it for good: the error
+// is a handler.Refuse, and the message is dead. With any other answer, and without an answer, the
+// message is sent again: after the answer's Retry-After, in seconds or as a date by the clock of
+// this process, up to [MaxRetryAfter], and otherwise after the relay's pause. This includes 404 and
+// 410, which say that the URL is gone, and nothing about the message. The relay logs them as
+// errors, and counts them ([Stats].Gone). It also includes redirects, which are not followed,
+// because that would send the message, its signature and the headers to another place.
 //
-// Errors name scheme and host of the URL only: user, password, path and query may be secrets. The error of HTTP itself
-// has all mistakes in its arguments together: errors that match [messagestore.ErrInvalid] and hold no secret.
-// HTTP sends nothing.
+// At most 64 KiB of an answer are read, and no part of it is logged, even if it is malformed. If
+// [HTTPConfig].Transport returns an error that net/http does not know, its text only names the
+// type; errors.As finds the rest.
+//
+// Errors only name the scheme and host of the URL: user, password, path and query may be secrets.
+// HTTP's own error has all mistakes in its arguments together: errors that match
+// [messagestore.ErrInvalid] and contain no secret. HTTP sends nothing.
 func HTTP(to string, config *HTTPConfig) (*HTTPSink, error) {
 	s := &HTTPSink{}
 	if config != nil {
@@ -132,7 +139,7 @@ func HTTP(to string, config *HTTPConfig) (*HTTPSink, error) {
 	return s, nil
 }
 
-// Close closes the connections that wait for a further message. The sink may be used again.
+// Close closes idle connections. You may use the sink again.
 func (s *HTTPSink) Close() {
 	if s.transport != nil {
 		s.transport.CloseIdleConnections()
@@ -142,7 +149,7 @@ func (s *HTTPSink) Close() {
 func (s *HTTPSink) parseURL(to string) error {
 	u, err := url.Parse(to)
 	switch {
-	case err != nil: // whose text has the URL
+	case err != nil: // its text has the URL
 		return messagestore.NewInvalidError("URL", nil, "it cannot be parsed")
 	case u.Scheme != "http" && u.Scheme != "https":
 		return messagestore.NewInvalidError("URL", redacted(u), "its scheme is http or https")
@@ -156,7 +163,7 @@ func (s *HTTPSink) parseURL(to string) error {
 	return nil
 }
 
-// redacted returns the parts of an URL that are not secret.
+// redacted returns the parts of a URL that are not secret.
 func redacted(u *url.URL) string { return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String() }
 
 func (s *HTTPSink) parseSecrets() error {
@@ -175,7 +182,7 @@ func (s *HTTPSink) parseSecrets() error {
 	return nil
 }
 
-// own are the headers that the sink sets.
+// own are the headers that the sink itself sets.
 var own = map[string]bool{
 	"Content-Type": true, "Content-Length": true, "Host": true, "Transfer-Encoding": true, "Idempotency-Key": true,
 	"Webhook-Id": true, "Webhook-Timestamp": true, "Webhook-Signature": true, "Traceparent": true, "Tracestate": true,
@@ -190,7 +197,7 @@ func (s *HTTPSink) checkHeader() error {
 		case own[canonical] || strings.HasPrefix(canonical, "Dibs-"):
 			return messagestore.NewInvalidError("header", name, "the sink sets it")
 		}
-		for _, value := range values { // which may be a secret
+		for _, value := range values { // it may be a secret
 			if len(value) > maxHeaderValue {
 				return messagestore.NewInvalidError("header", name, fmt.Sprintf("its value has %d bytes, of at most %d", len(value), maxHeaderValue))
 			}
@@ -216,7 +223,7 @@ func (s *HTTPSink) checkTransport() error {
 	return nil
 }
 
-// given returns an error for a message that is nil.
+// given returns an error if the message is nil.
 func given(m *Message) error {
 	if m == nil || m.Message == nil {
 		return messagestore.NewInvalidError("message", nil, "it is nil")
@@ -224,13 +231,13 @@ func given(m *Message) error {
 	return nil
 }
 
-// refuses are the answers by which a receiver refuses a message for good.
+// refuses are the answers with which a receiver refuses a message for good.
 var refuses = map[int]bool{
 	http.StatusBadRequest: true, http.StatusRequestEntityTooLarge: true, http.StatusRequestURITooLong: true,
 	http.StatusUnsupportedMediaType: true, http.StatusUnprocessableEntity: true, http.StatusRequestHeaderFieldsTooLarge: true,
 }
 
-// Send posts m. The error for an answer has its disposition: see [HTTP].
+// Send posts m. The error for an answer has a disposition: see [HTTP].
 func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
 	if err := given(m); err != nil {
 		return fmt.Errorf("send: %w", err)
@@ -256,7 +263,8 @@ func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
 	return err
 }
 
-// request returns a request for m, as http.NewRequestWithContext does of a URL that was parsed before.
+// request returns a request for m, like http.NewRequestWithContext, for a URL that was already
+// parsed.
 func (s *HTTPSink) request(ctx context.Context, m *Message) *http.Request {
 	body, to := m.Body().Data, *s.url
 	content := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
@@ -268,7 +276,7 @@ func (s *HTTPSink) request(ctx context.Context, m *Message) *http.Request {
 	return r
 }
 
-// canonical has the names of the headers of a message as net/http has them.
+// canonical has the names of a message's headers in the form of net/http.
 var canonical = map[string]string{
 	HeaderID: "Dibs-Id", HeaderStream: "Dibs-Stream", HeaderPosition: "Dibs-Position", "dibs-type": "Dibs-Type", "dibs-time": "Dibs-Time",
 	"dibs-correlation": "Dibs-Correlation", "traceparent": "Traceparent", "tracestate": "Tracestate",
@@ -276,7 +284,7 @@ var canonical = map[string]string{
 
 // header returns the headers of a request.
 func (s *HTTPSink) header(m *Message, body []byte) http.Header {
-	const own = 5 // beside the message's
+	const own = 5 // in addition to the message's
 	h := make(http.Header, len(s.config.Header)+headerCount+own)
 	values := make([]string, 0, headerCount+own)
 	set := func(name, value string) {
@@ -304,8 +312,9 @@ func (s *HTTPSink) header(m *Message, body []byte) http.Header {
 	return h
 }
 
-// failed returns err without the URL, which errors of net/http have, and without what the other side sent, which they
-// quote: a line of a malformed answer, the status of a proxy, the last words of a connection of HTTP/2.
+// failed returns err without the URL, which errors of net/http contain, and without text from the
+// other side, which they quote: a line of a malformed answer, the status of a proxy, the last words
+// of an HTTP/2 connection.
 func (s *HTTPSink) failed(err error) error {
 	if e, is := errors.AsType[*url.Error](err); is {
 		err = e.Err
@@ -325,11 +334,11 @@ var (
 	errTimeout  = errors.New("it took too long")
 )
 
-// told returns the part of an error that this side has said, nil for none.
+// told returns the part of an error that this side has produced, or nil.
 func told(err error) error {
 	if of, is := errors.AsType[*net.OpError](err); is {
 		if of.Op != "proxyconnect" {
-			return of // what was dialled, read or written, and what the system said
+			return of // about dialling, reading or writing, and the system's answer
 		}
 		if said := told(of.Err); said != nil {
 			return fmt.Errorf("connect to the proxy: %w", said)
@@ -347,7 +356,7 @@ func told(err error) error {
 		return of
 	}
 	if of, is := errors.AsType[*tls.CertificateVerificationError](err); is {
-		return errors.New(text.Shorten(of.Error())) // which lists all names of the certificate
+		return errors.New(text.Shorten(of.Error())) // it lists all names of the certificate
 	}
 	if of, is := errors.AsType[net.Error](err); is && of.Timeout() {
 		return errTimeout
@@ -355,7 +364,8 @@ func told(err error) error {
 	return nil
 }
 
-// A transportError is an error of a transport of the caller's, which may have a part of the answer in its text.
+// A transportError is an error of the caller's transport. Its text may contain a part of the
+// answer.
 type transportError struct{ cause error }
 
 // Error names the kind of the error.
@@ -379,7 +389,7 @@ func (e *statusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("post to %s: the answer is %d %s", e.host, e.status, words))
 }
 
-// isGone reports whether an error is an answer of [HTTP] that the URL is not there.
+// isGone reports whether an error comes from [HTTP] and says that the URL does not exist.
 func isGone(err error) (is bool) {
 	defer func() {
 		if recover() != nil { // in a method of the error
@@ -390,8 +400,8 @@ func isGone(err error) (is bool) {
 	return is && (e.status == http.StatusNotFound || e.status == http.StatusGone)
 }
 
-// retryAfter reads the header of that name: seconds, or a date. It returns 0 for any other value, and for
-// a time that has passed.
+// retryAfter parses a Retry-After header: seconds, or a date. It returns 0 for any other value, and
+// for a time that has passed.
 func retryAfter(value string) time.Duration {
 	if value != "" && strings.Trim(value, "0123456789") == "" {
 		seconds, err := strconv.ParseInt(value, 10, 64)

@@ -9,17 +9,18 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Into returns a sink that writes each message to another store, with its id, type, data and metadata,
-// to the stream that name returns. A nil name keeps the message's stream. The name of a message is always
-// the same.
+// Into returns a sink that writes each message to another store, with its id, type, data and
+// metadata, to the stream that name returns. A nil name keeps the message's stream. The function
+// name must always return the same stream for a message.
 //
-// The other store has each message once, however often it is sent: it knows a message's id. A message that
-// the store refuses is dead: it breaks a rule ([messagestore.ErrInvalid]), or another message has its id
-// ([messagestore.ErrIDConflict]). Any other error is the store's, and the message is sent again.
+// The other store stores each message once, even if it is sent several times, because it recognises
+// the message's id. If the store refuses a message, the message is dead: it breaks a rule
+// ([messagestore.ErrInvalid]), or another message has its id ([messagestore.ErrIDConflict]). Any
+// other error is caused by the store, and the message is sent again.
 //
-// The store is another one than the relay's: a store has an id once. Two stores over one database are
-// one. The caller closes the store. Into returns an error that matches [messagestore.ErrInvalid] for a store that is
-// nil, and writes nothing.
+// The store must be another one than the relay's, because a store accepts an id only once. Two
+// stores over one database count as one. You close the store. If store is nil, the error matches
+// [messagestore.ErrInvalid]. Into writes nothing.
 func Into(store *messagestore.Store, name func(m *Message) messagestore.StreamName) (Sink, error) {
 	if store == nil {
 		return nil, fmt.Errorf("invalid sink into another store: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
@@ -32,7 +33,7 @@ type storeSink struct {
 	name  func(m *Message) messagestore.StreamName
 }
 
-// Send writes m, unless the store has it.
+// Send writes m, unless the store already has it.
 func (s *storeSink) Send(ctx context.Context, m *Message) error {
 	if err := given(m); err != nil {
 		return fmt.Errorf("into another store: %w", err)

@@ -9,8 +9,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The headers by which a receiver knows a message that it has had: by its id, or by its place. [Message.Headers] has
-// all.
+// The headers by which a receiver recognises a message that it already has: by its id, or by its
+// place. [Message.Headers] lists all headers.
 const (
 	HeaderID       = "dibs-id"
 	HeaderStream   = "dibs-stream"
@@ -24,25 +24,26 @@ const maxHeaderBytes = 1024
 type Message struct {
 	*messagestore.Message
 
-	// Topic is the answer of [Config.Topic].
+	// Topic is the result of [Config.Topic].
 	Topic string
 }
 
-// Key returns the identifier of the message's stream, as its name has it: messages of one stream are sent in order.
+// Key returns the identifier of the message's stream, as it is in the stream's name: messages of
+// one stream are sent in order.
 func (m *Message) Key() string { return m.Stream.ID() }
 
-// Headers returns the headers, of a broker or of HTTP, that a sink passes on beside the data:
+// Headers returns the headers, for a broker or HTTP, that a sink passes on with the data:
 //
-//   - dibs-id, the message's id, which it keeps for ever;
+//   - dibs-id, the message's id, which never changes;
 //   - dibs-stream, and dibs-position in that stream, which grows by one from message to message;
 //   - dibs-type;
-//   - dibs-time, when the store wrote it, as RFC 3339 has it, in UTC;
-//   - dibs-correlation, the stream for which the chain of messages was started, if there is one;
-//   - traceparent and tracestate of W3C Trace Context, if the metadata have a valid one.
+//   - dibs-time, when the store wrote it, in the format of RFC 3339, in UTC;
+//   - dibs-correlation, the stream for which the chain of messages was started, if it has one;
+//   - traceparent and tracestate of W3C Trace Context, if the metadata has valid ones.
 //
 // A value is visible ASCII: every other byte, and the percent sign, is percent-encoded, as
-// [net/url.PathUnescape] decodes it. A name of more than 1024 bytes, which other clients of the database
-// may write, is left out.
+// [net/url.PathUnescape] decodes it. A name of more than 1024 bytes, which other clients of the
+// database may write, is left out.
 func (m *Message) Headers() map[string]string {
 	headers := make(map[string]string, headerCount)
 	m.eachHeader(func(name, value string) { headers[name] = value })

@@ -27,7 +27,7 @@ const (
 	// MaxRetryAfter is the longest pause that a sink may ask for by handler.RetryAfter.
 	MaxRetryAfter = time.Hour
 
-	// A message that has failed is sent again after minBackoff, and then after twice as long each time.
+	// A message that has failed is sent again after minBackoff. The pause then doubles each time.
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 10 * time.Minute
 
@@ -38,24 +38,26 @@ const (
 	longest     = 10 * 365 * 24 * time.Hour
 )
 
-// A Sink takes messages. Send is called from up to [Config.Concurrency] goroutines, never at the same
-// time for two messages of one key. It returns nil when the sink has the message for good. The
-// package comment tells how errors are treated. The relay does not close its sink.
+// A Sink takes messages. Send is called from up to [Config.Concurrency] goroutines, but never at
+// the same time for two messages of one key. It returns nil when the sink has the message for good.
+// The package comment explains how errors are treated. The relay does not close its sink.
 //
-// The context ends [Config.Timeout] after the attempt began, and when the relay is told to stop and
-// the messages in flight have not been taken for [Config.Grace]. A Send that goes on longer than a Grace after
-// the first is abandoned: its message is given back as a failure, other keys flow, and it is counted and logged.
+// The context ends [Config.Timeout] after the attempt began. While the relay stops, it also ends if
+// the messages in flight have not been taken within [Config.Grace]. A Send that goes on for another
+// Grace is abandoned: its message is given back as a failure, other keys go on, and it is counted
+// and logged.
 type Sink interface {
 	Send(ctx context.Context, m *Message) error
 }
 
-// A BatchSink takes several messages at a time. While one call of Send or SendAll goes on, the messages
-// that are ready wait, and go together in the next: one alone by Send, at most [Config.Concurrency] by
-// SendAll, with 4 MiB of data at most. No call has two messages of one key, and one call is made at a time: one that is
-// never to end holds all, so it heeds its context.
+// A BatchSink takes several messages at a time. While a call of Send or SendAll runs, messages that
+// become ready wait, and go together in the next call: a single one by Send, several by SendAll, at
+// most [Config.Concurrency] and with 4 MiB of data at most. A batch has at most one message per
+// key. Only one call runs at a time, so it must honor its context: a call that hangs stops the
+// relay.
 //
-// SendAll returns an error, or nil, for each message, in their order. With any other number of answers it is not
-// known which message was taken: all are sent again.
+// SendAll returns an error, or nil, for each message, in their order. If it returns another number
+// of answers, nobody knows which message was taken: all are sent again.
 type BatchSink interface {
 	Sink
 	SendAll(ctx context.Context, messages []*Message) []error
@@ -63,60 +65,67 @@ type BatchSink interface {
 
 // Config changes how a relay works. Nil means all defaults. [New] refuses values that are out of bounds.
 type Config struct {
-	// Topic names where in the sink a message goes, such as a subject or a topic of a broker: see
-	// [Message].Topic. It may be called several times for a message, and from several goroutines.
+	// Topic names the place in the sink for a message, such as a subject or a topic of a broker:
+	// see [Message].Topic. It may be called several times for a message, and from several
+	// goroutines.
 	//
 	// Defaults to the category of the message's stream.
 	Topic func(m *messagestore.Message) string
 
-	// Types are the message types to send, each with all names that it had before. A message of a type
-	// that is neither here nor in Ignore waits, with those behind it, until a relay knows the type: it is tried again
-	// after a pause, without a failure, and logged each time. So a type that was renamed, or that a newer version of
-	// the service writes, is not passed over by accident.
+	// Types are the message types to send, each with all names that it had before. A message of a
+	// type that is neither here nor in Ignore waits, with the messages behind it, until a relay
+	// knows the type: it is tried again after a pause, without a failure, and logged each time. So
+	// a type that was renamed, or that a newer version of the service writes, is not skipped by
+	// accident.
 	//
-	// Defaults to all that are not in Ignore.
+	// Defaults to all types that are not in Ignore.
 	Types []string
 
-	// Ignore are the message types that the relay passes over.
+	// Ignore are the message types that the relay skips.
 	//
 	// Defaults to none.
 	Ignore []string
 
-	// IgnoreUnknown has the relay pass over all messages that are not of Types, for good: for a relay of another
-	// service's category. A type that is added later is sent from where the relay is by then, not from the start.
+	// IgnoreUnknown makes the relay skip all messages of types not in Types, for good. Use it for a
+	// relay of another service's category. If you add a type later, it is sent from the relay's
+	// current place on, not from the start.
 	//
 	// Defaults to false.
 	IgnoreUnknown bool
 
-	// Correlation has the relay pass over messages without a correlation stream of this category.
+	// Correlation makes the relay skip messages without a correlation stream of this category.
 	//
 	// Defaults to all messages.
 	Correlation messagestore.Category
 
-	// Since has the relay pass over messages from before this time, by the store's clock: for a relay that is new
-	// to a category with a history, or that sends some of it again under another name.
+	// Since makes the relay skip messages from before this time, by the store's clock. Use it for a
+	// new relay of a category with a history, or to send a part of it again under another name.
 	//
 	// Defaults to the beginning.
 	Since time.Time
 
-	// Concurrency is how many messages a process has in flight at a time, each of another key: 1 to 1,000.
+	// Concurrency is how many messages a process has in flight at a time, each with a different
+	// key: 1 to 1,000.
 	//
 	// Defaults to 64.
 	Concurrency int
 
-	// Prefetch is how many messages a process has reserved at most, those in flight among them: Concurrency to 1,000. A
-	// process that dies has so many sent again at most. With more than Concurrency, what waits behind a message in its key
-	// may be sent with it, without a call of the store between. It reserves as many as the sink took in the last 100 ms, and at
-	// least Concurrency: with a fast sink a call of the store is for many messages, and a process with a slow one leaves
-	// the rest to others.
+	// Prefetch is how many messages a process has reserved at most, including those in flight:
+	// Concurrency to 1,000. If a process dies, at most this many messages are sent again. If
+	// Prefetch exceeds Concurrency, consecutive messages of a key may be sent without a store call
+	// in between. A process reserves as many messages as the sink took in the last 100 ms, and at
+	// least Concurrency: with a fast sink one call of the store is for many messages, and a process
+	// with a slow sink leaves the rest to others.
 	//
 	// Defaults to 1,000.
 	Prefetch int
 
-	// MaxAttempts and MaxAge say when a message is dead: with so many attempts that failed, once it was written so
-	// long ago. They are 1 to 10,000, and 1 ms to ten years. The package comment tells which attempts count.
+	// MaxAttempts and MaxAge say when a message is dead: after this many failed attempts, and not
+	// before it is this old. They are 1 to 10,000, and 1 ms to ten years. The package comment
+	// explains which attempts count.
 	//
-	// Default to 20 and 24 hours: 20 attempts take about an hour, and until the age there is one every five to ten minutes.
+	// They default to 20 and 24 hours: 20 attempts take about an hour, and after that there is an
+	// attempt every five to ten minutes until the age is reached.
 	MaxAttempts int
 	MaxAge      time.Duration
 
@@ -125,23 +134,26 @@ type Config struct {
 	// Defaults to a minute.
 	Timeout time.Duration
 
-	// Lease is how long the messages of a process that is gone are not sent by another: 100 ms to 24 hours.
+	// Lease is how long the messages of a dead process are kept from others: 100 ms to 24 hours.
 	//
 	// Defaults to 10 s.
 	Lease time.Duration
 
-	// PollInterval is the longest wait for a message that another process wrote: 10 ms to 1 h.
+	// PollInterval is the longest time until a message that another process wrote is noticed: 10 ms
+	// to 1 h.
 	//
 	// Defaults to 100 ms.
 	PollInterval time.Duration
 
-	// Grace is how long the messages in flight may take after the relay is told to stop, up to 24 hours.
+	// Grace is how long the messages in flight may take after the relay begins to stop, up to 24
+	// hours.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
 
-	// Logger receives a warning for each attempt that failed, an error for each dead message and when the sink takes
-	// nothing, and the outages of the store: names, numbers and errors, never content.
+	// Logger receives a warning for each failed attempt, an error for each dead message and when
+	// the sink takes nothing, and the outages of the store. Its entries have names, numbers and
+	// errors, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -185,24 +197,26 @@ func (c *Config) complete() (all []error) {
 	return all
 }
 
-// maxFailures is when the queue itself makes a message dead: with more failures than attempts fit into MaxAge. So a message
-// is dead in the end that each time ends its process.
+// maxFailures is the number of failures after which the queue itself makes a message dead: more
+// than the attempts that fit into MaxAge. So a message that ends its process each time becomes dead
+// in the end.
 func (c *Config) maxFailures() int {
 	const ofTheFirst = 16 // pauses, until they are the longest
 	return int(min(int64(c.MaxAttempts)+int64(2*c.MaxAge/maxBackoff)+ofTheFirst, queuing.MaxFailures))
 }
 
-// A Relay sends the messages of a category to a sink. Its methods are safe for concurrent use, but it
-// runs once at a time. There is nothing to close.
+// A Relay sends the messages of a category to a sink. Its methods are safe for concurrent use, but
+// only one Run or CatchUp may run at a time. There is nothing to close.
 type Relay struct {
 	queue  *queue.Queue
-	source work.Source // the same queue, as its engine has it
+	source work.Source // the same queue, for its engine
 	sink   Sink
 	send   func(ctx context.Context, m *Message, check func() error) error
 	config Config
 	health health
 
-	// Errors of messages that were tried behind others. They count as those of the attempts for which the messages come next.
+	// Errors of messages that were tried behind others. They count as the result of the next
+	// attempt, when the message's turn comes.
 	mu    sync.Mutex
 	ahead map[messagestore.GlobalPosition]error
 
@@ -212,14 +226,16 @@ type Relay struct {
 	calls, sent, ignored, gone atomic.Int64
 }
 
-// errUnknownType is the error for a message that the relay neither sends nor passes over.
+// errUnknownType is the error for a message that the relay neither sends nor skips.
 var errUnknownType = fmt.Errorf("%w: it is neither in Types nor in Ignore, and the relay does not ignore it (IgnoreUnknown)", handler.ErrUnknownType)
 
-// New returns a relay that sends the messages of category of store to sink. The name is that of its queue: 1 to 255 bytes of
-// visible text without white space, - and +, and of no other queue of the store. Processes with one name are replicas.
+// New returns a relay that sends the messages of category of store to sink. The name is the name of
+// the relay's queue: 1 to 255 bytes of visible text without white space, - and +, and different
+// from all other queues of the store. Processes with one name are replicas.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. It matches
-// [messagestore.ErrNotSupported] for a store whose driver keeps no queues. New calls no store and sends nothing.
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid]. It matches [messagestore.ErrNotSupported] if the store's driver keeps
+// no queues. New does not call the store and sends nothing.
 func New(store *messagestore.Store, category messagestore.Category, name string, sink Sink, config *Config) (*Relay, error) {
 	r := &Relay{sink: sink}
 	if config != nil {
@@ -253,7 +269,7 @@ func New(store *messagestore.Store, category messagestore.Category, name string,
 	return r, nil
 }
 
-// setTypes keeps the types to send and to pass over, and returns the mistakes in them.
+// setTypes stores the types to send and to skip, and returns the mistakes in them.
 func (r *Relay) setTypes() (all []error) {
 	c := &r.config
 	r.types, r.ignore = map[string]bool{}, map[string]bool{}
@@ -300,9 +316,10 @@ func mistakes(store *messagestore.Store, name string, sink Sink) (all []error) {
 	return all
 }
 
-// Run sends messages until ctx is done. Then it takes no more, waits up to [Config.Grace] for those in
-// flight, gives back the rest and returns nil. It returns another error, or returns earlier, only
-// because of an error of the store that lasts, or of a Send that does not end: see [queue.Queue.Work].
+// Run sends messages until ctx is done. Then it takes no more, waits up to [Config.Grace] for those
+// in flight, gives back the rest and returns nil. It returns another error, or returns earlier,
+// only because of a lasting error of the store, or of a Send that does not end: see
+// [queue.Queue.Work].
 func (r *Relay) Run(ctx context.Context) error {
 	if err := r.use(); err != nil {
 		return err
@@ -329,8 +346,9 @@ func (r *Relay) use() error {
 	return nil
 }
 
-// CatchUp sends messages until none is left but dead ones and those behind them, and returns nil. As long
-// as the sink takes a message neither now nor never, CatchUp does not end; the caller bounds it by ctx, whose error it returns then.
+// CatchUp sends messages until only dead ones and the messages behind them are left, and returns
+// nil. While the sink neither takes a message nor refuses it for good, CatchUp does not end; bound
+// it by ctx, then it returns ctx's error.
 func (r *Relay) CatchUp(ctx context.Context) error {
 	if err := r.use(); err != nil {
 		return err
@@ -353,7 +371,7 @@ func (r *Relay) CatchUp(ctx context.Context) error {
 	return empty
 }
 
-// awaitEmpty waits until nothing is left to be sent, or ctx is done.
+// awaitEmpty waits until nothing is left to send, or ctx is done.
 func (r *Relay) awaitEmpty(ctx context.Context) error {
 	const least, most = 5 * time.Millisecond, time.Second
 	pause, before := least, int64(-1)
@@ -370,24 +388,24 @@ func (r *Relay) awaitEmpty(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Queue returns the queue that the relay works on, to look at and change its items: [queue.Queue.Retry] and
-// [queue.Queue.Drop] are for the dead. No caller calls its Work or Receive.
+// Queue returns the relay's queue, for looking at its items and changing them: [queue.Queue.Retry]
+// and [queue.Queue.Drop] work on the dead ones. Do not call its Work or Receive.
 func (r *Relay) Queue() *queue.Queue { return r.queue }
 
 // Stats are the counts of a relay in this process since [New].
 type Stats struct {
 	Sent      int64 // messages that the sink has taken
-	Ignored   int64 // messages that were passed over: of Ignore, IgnoreUnknown, Correlation and Since
-	Skipped   int64 // messages that the sink had skipped
+	Ignored   int64 // messages that the relay skipped: by Ignore, IgnoreUnknown, Correlation or Since
+	Skipped   int64 // messages that the sink skipped by handler.Skip
 	Failed    int64 // attempts that failed and count, and messages that were parked or refused
 	Dead      int64 // messages that died here
 	Abandoned int64 // attempts that did not end in time
 	Calls     int64 // of Send and SendAll
 
-	// Gone counts the answers of HTTP that the URL is not there: 404 and 410.
+	// Gone counts the answers 404 and 410, which say that the URL does not exist.
 	Gone int64
 
-	// OutSince is since when the sink has taken nothing, while it is out; else zero.
+	// OutSince is when the sink stopped taking messages, while it is out; zero otherwise.
 	OutSince time.Time
 }
 
@@ -401,21 +419,22 @@ func (r *Relay) Stats() Stats {
 	}
 }
 
-// passesOver reports whether the relay does not send a message.
+// passesOver reports whether the relay skips a message.
 func (r *Relay) passesOver(m *messagestore.Message) bool {
 	c := &r.config
 	return r.ignore[m.Type] || c.IgnoreUnknown && !r.types[m.Type] || m.Time.Before(c.Since) ||
 		c.Correlation != "" && m.Metadata.CorrelationStream.Category() != c.Correlation
 }
 
-// handle sends a message, as the handler of the queue, and then those that wait behind it in its key, as long as the sink takes them.
+// handle sends a message, as the handler of the queue, and then the messages behind it with the
+// same key, as long as the sink takes them.
 func (r *Relay) handle(ctx context.Context, d *work.Delivery) error {
 	m := d.Item.Message
 	err, was := r.wasTried(m)
 	if !was || d.Item.Version > 0 { // it was given back since it was tried: by another process, or by an operator
 		err = r.sendOne(ctx, d, m)
 	}
-	_, notBegun := err.(*work.NotBegunError) //nolint:errorlint // what a sink wraps is its own
+	_, notBegun := err.(*work.NotBegunError) //nolint:errorlint // errors that a sink wraps are the sink's
 	switch {
 	case notBegun, failure.Is(err, errUnknownType):
 		return err
@@ -434,7 +453,8 @@ func (r *Relay) handle(ctx context.Context, d *work.Delivery) error {
 	return nil
 }
 
-// maxTried bounds how many errors of messages behind others are remembered: most of these messages come next.
+// maxTried bounds how many errors of messages behind others are kept: most of these messages come
+// next.
 const maxTried = 1000
 
 func (r *Relay) tried(m *messagestore.Message, err error) {
@@ -454,7 +474,8 @@ func (r *Relay) wasTried(m *messagestore.Message) (err error, was bool) {
 	return err, was
 }
 
-// sendOne sends a message, or passes over it. The delivery is its own, or that of a message before it in its stream.
+// sendOne sends a message, or skips it. The delivery belongs to this message or to an earlier one
+// of its stream.
 func (r *Relay) sendOne(ctx context.Context, d *work.Delivery, m *messagestore.Message) error {
 	switch {
 	case r.passesOver(m):
@@ -472,7 +493,8 @@ func (r *Relay) sendOne(ctx context.Context, d *work.Delivery, m *messagestore.M
 	return nil
 }
 
-// attempt calls the sink in the goroutine of the worker, whose stack has grown in the calls before.
+// attempt calls the sink in the goroutine of the worker, which has a grown stack from earlier
+// calls.
 func (r *Relay) attempt(ctx context.Context, d *work.Delivery, m *messagestore.Message) (err error) {
 	check := func() error { return d.Check(ctx) }
 	if err := check(); err != nil {
@@ -492,7 +514,8 @@ func (r *Relay) sendAlone(ctx context.Context, m *Message, _ func() error) error
 	return r.sink.Send(ctx, m)
 }
 
-// finish says what becomes of a message. A sink that has ended its goroutine has returned nothing to handle.
+// finish decides how a delivery ends. If a sink has ended its goroutine, handle has not seen an
+// error.
 func (r *Relay) finish(d *work.Delivery, err error, stopped bool) queuing.Finish {
 	if p := failure.PanicOf(err); p != nil && p.Exited() && !stopped {
 		err = r.disposed(context.Background(), d, err)
@@ -500,8 +523,9 @@ func (r *Relay) finish(d *work.Delivery, err error, stopped bool) queuing.Finish
 	return work.FinishOf(d, err, stopped, minBackoff, maxBackoff)
 }
 
-// disposed returns the error by which the queue does with a message what the sink's error asks for. A pause is at most
-// [MaxRetryAfter]; one of 0 is the relay's own, so that a sink is never called without a pause.
+// disposed returns the error that makes the queue treat a message as the sink's error asks. A pause
+// is at most [MaxRetryAfter]; a pause of 0 means the relay's own, so that a sink is never called
+// without a pause.
 func (r *Relay) disposed(ctx context.Context, d *work.Delivery, err error) error {
 	m, found := d.Item.Message, failure.DispositionOf(err)
 	asked := found.Asks(failure.Retry)
@@ -527,8 +551,8 @@ func (r *Relay) disposed(ctx context.Context, d *work.Delivery, err error) error
 	return plain
 }
 
-// An unsentError hides the kind of a sink's error, such as a disposition that it panicked with. The stack of a panic it
-// shows.
+// An unsentError hides the kind of a sink's error, such as a disposition with which it panicked. It
+// shows the stack of a panic.
 type unsentError struct{ err error }
 
 // Unwrap returns the panic of the sink, without the kind of its value.

@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// checkUntrusted refuses a URL of a customer's that names more than a host.
+// checkUntrusted refuses a customer's URL that names more than a host.
 func checkUntrusted(u *url.URL) error {
 	port := u.Port()
 	switch {
@@ -26,8 +26,8 @@ func checkUntrusted(u *url.URL) error {
 	return nil
 }
 
-// dialPublic dials, and refuses every address that is not public. It looks at the address itself, whatever a name
-// resolved to before.
+// dialPublic dials, but refuses every address that is not public. It checks the address itself,
+// after the name is resolved.
 var dialPublic = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: onlyPublic}).DialContext
 
 func onlyPublic(_ context.Context, network, address string, _ syscall.RawConn) error {
@@ -38,8 +38,9 @@ func onlyPublic(_ context.Context, network, address string, _ syscall.RawConn) e
 	return nil
 }
 
-// isPublic reports whether an address is of a host on the Internet, by the special-purpose registries of IANA
-// (RFC 6890). What stands for an IPv4 address in IPv6 is not: a gateway might lead it inside.
+// isPublic reports whether an address belongs to a host on the Internet, by the special-purpose
+// registries of IANA (RFC 6890). IPv6 addresses that stand for an IPv4 address are not public: a
+// gateway might lead them inside.
 func isPublic(a netip.Addr) bool {
 	if !a.IsValid() || a.Zone() != "" {
 		return false
