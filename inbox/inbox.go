@@ -20,16 +20,16 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// Config changes how a [Inbox] works. A nil *Config is a good one.
+// Config changes how an [Inbox] works. Nil means all defaults.
 type Config struct {
-	// OnResult is called with the result of each request, before it is acted on. It is
+	// OnResult is called with the result of each request, before Receive or Undo returns it. It is
 	// called from several goroutines.
 	//
 	// Defaults to nothing.
 	OnResult func(ctx context.Context, result reservation.Result)
 
-	// Logger receives a debug event for each result, and a warning for each key that is reused,
-	// of names and numbers, never of content.
+	// Logger receives a debug event for each result, and a warning for each reused key. Its entries
+	// have names and numbers, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -64,12 +64,12 @@ type Request struct {
 	// ID is the idempotence key, which the sender chose. It may hold any text.
 	ID string
 
-	// Source is the purpose of the request, such as "POST /transfers": up to [MaxSourceBytes] of text.
-	// A key is reused if it comes with another.
+	// Source is the purpose of the request, such as "POST /transfers": up to [MaxSourceBytes] of
+	// text. The same key with another source counts as reused.
 	Source string
 
-	// Data is compared, as JSON, up to [messagestore.MaxMessageBytes]. It is kept only if the key was
-	// reused, with the record of that.
+	// Data is compared, as JSON, up to [messagestore.MaxMessageBytes]. It is stored only if the key
+	// was reused, in the record of that.
 	Data json.RawMessage
 }
 
@@ -90,7 +90,8 @@ type Wrote map[messagestore.StreamName][]uuid.UUID
 // MessageType returns "Received".
 func (Received) MessageType() string { return "Received" }
 
-// Undone is the message of an undo in the inbox: the first of its stream, or behind Received.
+// Undone is the message of an undo in the inbox: the first of its stream, or the one after
+// Received.
 type Undone struct {
 	Source string          `json:"source"`           // of the undo
 	Answer json.RawMessage `json:"answer,omitempty"` // of the undo
@@ -100,17 +101,18 @@ type Undone struct {
 // MessageType returns "Undone".
 func (Undone) MessageType() string { return "Undone" }
 
-// Refused records a request that is not carried out: its key was used for another, or [Inbox.Refuse] was called.
-// It is in the category name:inbox+refused, in the stream of the key, or, where the key is no key, of the digest; once
-// for all requests with the same source and data.
+// Refused records a request that is not carried out, because its key was used for another request
+// or [Inbox.Refuse] was called. It is in the category name:inbox+refused, in a stream named after
+// the key, or after the digest if the key is invalid. All requests with the same source and data
+// are recorded once.
 type Refused struct {
 	Source string          `json:"source"`
 	Digest string          `json:"digest"`
 	Error  string          `json:"error"`
-	Key    string          `json:"key,omitempty"`  // if the stream's name does not have it: the text of it
-	Data   json.RawMessage `json:"data,omitempty"` // if they are JSON that a message can hold
-	Raw    []byte          `json:"raw,omitempty"`  // otherwise, of Refuse alone
-	Part   int             `json:"part,omitempty"` // of data that are in several messages, in order: from 1
+	Key    string          `json:"key,omitempty"`  // the text of the key, if the stream's name does not have it
+	Data   json.RawMessage `json:"data,omitempty"` // if the data are JSON that a message can hold
+	Raw    []byte          `json:"raw,omitempty"`  // otherwise; only from Refuse
+	Part   int             `json:"part,omitempty"` // if the data are in several messages: which of them, from 1
 	Parts  int             `json:"parts,omitempty"`
 }
 
@@ -122,16 +124,17 @@ func (Refused) MessageType() string { return "Refused" }
 //   - Reserved if f was committed now,
 //   - Duplicate if the request was carried out before,
 //   - KeyReused if its key was used for another request, which is recorded as [Refused],
-//   - Undone if the request was undone: before it came, and then f is not called and never
+//   - Undone if the request was undone: before it came, in which case f is not called and never
 //     was, or after it was carried out.
 //
-// With each of them the request is settled and may be acknowledged; with an error it may not.
+// With each of these outcomes the request is settled and may be acknowledged; after an error it may
+// not.
 //
-// The key is reserved by the first message of the stream name:inbox-ID. An error of f rolls
-// back and is returned, unless the request was settled meanwhile. An error that matches
-// [messagestore.ErrOutcomeUnknown] says that the store did not answer; Receive again tells. A
-// request that cannot be is refused with an error that matches [messagestore.ErrInvalid].
-// A stream that begins with another message, or was deleted, is a [*reservation.NoReservationError]: the
+// The key is reserved by the first message of the stream name:inbox-ID. An error of f rolls back
+// and is returned, unless the request was settled meanwhile. An error that matches
+// [messagestore.ErrOutcomeUnknown] says that the store did not answer; call Receive again to find
+// out. If the request is invalid, the error matches [messagestore.ErrInvalid]. If the stream begins
+// with another message, or was deleted, the error is a [*reservation.NoReservationError]: the
 // request is neither carried out nor answered.
 func (b *Inbox[Tx]) Receive(ctx context.Context, m Request, f func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error)) (reservation.Result, error) {
 	fail := func(err error) (reservation.Result, error) {
@@ -153,13 +156,14 @@ func (b *Inbox[Tx]) Receive(ctx context.Context, m Request, f func(ctx context.C
 	return result, nil
 }
 
-// Undo gives back the effect of the request with m's ID, once, with f in a transaction. If the request
-// was carried out, f is called, and [Undone] is committed with its SQL and writes. If it has not come
-// yet, Undone is written without a call of f, and a request that comes later is not carried out.
+// Undo gives back the effect of the request with m's ID, once, with f in a transaction. If the
+// request was carried out, f is called, and [Undone] is committed with its SQL and writes. If it
+// has not come yet, Undone is written without a call of f, and a request that comes later is not
+// carried out.
 //
 // The outcome is Undone if that happened now, and Duplicate, with the first answer, if it happened
-// before. The Source of m is recorded, and its Data is not looked at: an undo names a key. It returns
-// the errors of [Inbox.Receive].
+// before. The Source of m is recorded. Its Data is ignored, because the key alone names the
+// request. It returns the same errors as [Inbox.Receive].
 func (b *Inbox[Tx]) Undo(ctx context.Context, m Request, f func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error)) (reservation.Result, error) {
 	fail := func(err error) (reservation.Result, error) { return reservation.Result{}, fmt.Errorf("undo: %w", err) }
 	stream, _, err := b.check(Request{ID: m.ID, Source: m.Source}, f == nil)
@@ -174,7 +178,7 @@ func (b *Inbox[Tx]) Undo(ctx context.Context, m Request, f func(ctx context.Cont
 	return result, nil
 }
 
-// undone returns the message behind the first of a stream of the inbox, if it is an undo.
+// undone returns the message after the first of an inbox stream, if it is an undo.
 func (b *Inbox[Tx]) undone(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	for m, err := range b.txs.ReadStream(ctx, stream, 1) {
 		if err != nil || m.Type != (Undone{}).MessageType() {
@@ -185,7 +189,7 @@ func (b *Inbox[Tx]) undone(ctx context.Context, stream messagestore.StreamName) 
 	return nil, nil
 }
 
-// refuse records a request whose key was used for another.
+// refuse records a request after its key was used for another one.
 func (b *Inbox[Tx]) refuse(ctx context.Context, m Request, digest string) error {
 	stream, err := streamOf(b.inbox.WithType("refused"), m.ID)
 	if err != nil {
@@ -208,9 +212,9 @@ func (b *Inbox[Tx]) refuse(ctx context.Context, m Request, digest string) error 
 // partBytes bounds [Refused.Raw], so that the message can hold it in base64.
 const partBytes = 512 << 10
 
-// Refuse records a request that is not carried out, as [Refused], with its data as they are: any bytes, of any length.
-// So a broker may be told that it is done with a message that no inbox takes, or whose function has refused it. The
-// ID of m and its Source may be anything. The key stays free.
+// Refuse records a request that is not carried out, as [Refused], with its unchanged data: any
+// bytes, of any length. After that you may acknowledge to a broker a message that no inbox accepts,
+// or that its function has refused. The ID and the Source of m may be anything. The key stays free.
 //
 // The same request is recorded once, with the first reason.
 func (b *Inbox[Tx]) Refuse(ctx context.Context, m Request, reason error) error {
@@ -243,7 +247,7 @@ func (b *Inbox[Tx]) Refuse(ctx context.Context, m Request, reason error) error {
 	case !errors.Is(err, messagestore.ErrInvalid):
 		return fail(err)
 	}
-	// The data are no JSON, or too long, or have a character that the store does not take.
+	// The data are not JSON, are too long, or have a character that the store does not take.
 	body.Data = nil
 	body.Parts = (len(m.Data) + partBytes - 1) / partBytes
 	for part := range slices.Chunk(m.Data, partBytes) {
@@ -255,11 +259,11 @@ func (b *Inbox[Tx]) Refuse(ctx context.Context, m Request, reason error) error {
 	return nil
 }
 
-// shorten returns valid text of at most so many bytes, and some for a mark.
+// shorten returns valid text of at most the given number of bytes, plus a mark.
 func shorten(s string, most int) string { return text.Shorten(s[:min(len(s), most)]) }
 
 // check returns the stream of a request and the form in which its data are compared: the canonical
-// form, if no other value has the same.
+// form, if no other value has the same one.
 func (b *Inbox[Tx]) check(m Request, noFunction bool) (stream messagestore.StreamName, content []byte, err error) {
 	if noFunction {
 		return "", nil, messagestore.NewInvalidError("function", nil, "it is nil")
@@ -291,7 +295,7 @@ func (b *Inbox[Tx]) check(m Request, noFunction bool) (stream messagestore.Strea
 	return stream, c.Canonical, nil
 }
 
-// Stream returns the stream of the inbox that a request's key is reserved in. The error matches
+// Stream returns the stream of the inbox that reserves a request's key. The error matches
 // [reservation.ErrInvalidKey].
 func (b *Inbox[Tx]) Stream(id string) (messagestore.StreamName, error) { return streamOf(b.inbox, id) }
 
@@ -313,7 +317,7 @@ func digestOf(purpose string, content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// identified gives each message of writes without an id one, and returns the ids.
+// identified gives an id to each message of writes that has none, and returns the ids.
 func identified(writes []messagestore.StreamWrite) Wrote {
 	wrote := Wrote{}
 	for i := range writes {
@@ -342,7 +346,7 @@ func identified(writes []messagestore.StreamWrite) Wrote {
 	return wrote
 }
 
-// inFront returns the writes of a function behind the message of the inbox.
+// inFront returns the message of the inbox, followed by the writes of a function.
 func inFront(
 	stream messagestore.StreamName, version messagestore.Version, id uuid.UUID, body messagestore.Body, writes []messagestore.StreamWrite,
 ) []messagestore.StreamWrite {

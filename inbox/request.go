@@ -12,13 +12,13 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// A request is the key of a request that is received, for the engine.
+// A request is the keys.Key of a received request.
 type request[Tx any] struct {
 	inbox  *Inbox[Tx]
 	of     Request
 	stream messagestore.StreamName
 	digest string
-	id     uuid.UUID // of the message that this call writes: a lost COMMIT is found by it
+	id     uuid.UUID // of the message that this call writes: it finds a lost COMMIT
 }
 
 func (r request[Tx]) Stream() messagestore.StreamName { return r.stream }
@@ -69,7 +69,7 @@ func (r request[Tx]) Met(ctx context.Context, first *messagestore.Message) (rese
 	return result, true, nil
 }
 
-// An undo is the key of a request that is given back, for the engine.
+// An undo is the keys.Key of a request that is given back.
 type undo[Tx any] struct {
 	inbox  *Inbox[Tx]
 	of     Request
