@@ -43,7 +43,7 @@ func Ready(r Rows) (queuing.Ready, error) {
 		return queuing.Ready{}, err
 	}
 	sessions, err := s.Sessions()
-	// A take moves what a clock that was ahead has computed.
+	// A take corrects the times that a clock computed while it was ahead.
 	moves := s.isBehind() || slices.ContainsFunc(sessions, func(session Session) bool { return session.ahead(s.clock) })
 	return queuing.Ready{Ready: taken.Wake == 0 || len(next) > 0 || moves, Wake: taken.Wake, Parked: s.head.parks(), Asked: len(asked) > 0}, err
 }
@@ -204,8 +204,8 @@ func Change(r Rows, c queuing.Change) (changed []messagestore.GlobalPosition, er
 	return changed, s.end()
 }
 
-// Remove is [queuing.Driver.QueueRemove] of a queue that is there, but for the removal: the driver does that if the answer
-// says so.
+// Remove is [queuing.Driver.QueueRemove] of an existing queue, except for the removal itself: the
+// driver does that if the answer says so.
 func Remove(r Rows, of queuing.Removal) (removed queuing.RemovedQueue, err error) {
 	head, _, err := r.Head()
 	if err != nil {
@@ -341,8 +341,9 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition, re
 	return true, s.AddEntry(position, entry)
 }
 
-// retry has a row that was dead held where another of its stream goes first: the one that is out, or one before it that waits for
-// its time or is closed. A later one that is not out waits for the row.
+// retry makes a row that was dead held if another row of its stream goes first: a row that is out,
+// or an earlier one that waits for its time or is closed. A later row that is not out waits for
+// this one.
 func (s *step) retry(row *Row, retried map[messagestore.StreamName]messagestore.GlobalPosition) error {
 	m, err := s.Message(row.Position)
 	if err != nil || m == nil || s.head.Shape == OfStreams {
@@ -385,8 +386,8 @@ func (s *step) retry(row *Row, retried map[messagestore.StreamName]messagestore.
 	return nil
 }
 
-// firstOf returns the row that a row is linked to, over others perhaps, and that is not linked to another; nil if nothing of its
-// stream waits for anything.
+// firstOf returns the row to which a row is linked, possibly through others, and which is not
+// linked itself. It returns nil if no row of the stream waits for anything.
 func (s *step) firstOf(position messagestore.GlobalPosition) (*Row, error) {
 	for at := position; ; {
 		row, err := s.Row(at)
@@ -408,7 +409,7 @@ func (s *step) firstOf(position messagestore.GlobalPosition) (*Row, error) {
 	}
 }
 
-// keepPlace has the last message of a stream linked to a row that goes on before what comes next.
+// keepPlace links the last message of a stream to a row that must go on before any later message.
 func (s *step) keepPlace(last, before messagestore.GlobalPosition) error {
 	if last == before {
 		return nil
@@ -597,8 +598,8 @@ func waiting(r Rows, l queuing.List) (items []queuing.Item, err error) {
 	return items, nil
 }
 
-// liveSessions counts the sessions that are not over. One that was extended while the clock was ahead is not counted: if its
-// process lives, it extends it again.
+// liveSessions counts the sessions that are not over. It leaves out a session that was extended
+// while the clock was ahead: if its process lives, it extends the session again.
 func liveSessions(r Rows, now time.Time) (live int64, err error) {
 	sessions, err := r.Sessions()
 	for _, session := range sessions {
@@ -609,7 +610,7 @@ func liveSessions(r Rows, now time.Time) (live int64, err error) {
 	return live, err
 }
 
-// Status is how a queue stands, but for its name.
+// Status returns the state of a queue, without its name.
 func Status(r Rows) (queuing.Status, error) {
 	head, _, err := r.Head()
 	if err != nil {
@@ -651,7 +652,8 @@ func Status(r Rows) (queuing.Status, error) {
 			break
 		}
 	}
-	// A delivery that was neither given back nor buried and is not out has finished its item, in whatever transaction.
+	// If a delivery was neither given back nor buried and is not out, it has finished its item, in
+	// its own or a caller's transaction.
 	status.Finished = head.Finished + head.Taken - head.Returned - head.Buried - status.Out
 	next, err := r.Next(head.Cursor, 1)
 	if err != nil {

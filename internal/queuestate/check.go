@@ -9,14 +9,14 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// What a caller gives that would break the state of a queue is refused before anything is read, as the functions of package
-// migrations refuse it.
+// Invalid arguments that would break the state of a queue are refused before anything is read, as
+// in the functions of package migrations.
 
 func refuse(field string, value any, rule string) error {
 	return messagestore.NewInvalidError(field, value, rule)
 }
 
-// CheckQueue refuses a name or a category that no queue has.
+// CheckQueue refuses an invalid name or category.
 func CheckQueue(q queuing.Queue) error { return queuing.ValidateQueue(q) }
 
 func checkSession(q queuing.Queue, session int64, lease time.Duration) error {
@@ -32,7 +32,7 @@ func checkSession(q queuing.Queue, session int64, lease time.Duration) error {
 	return nil
 }
 
-// CheckTake refuses a take that cannot be.
+// CheckTake refuses an invalid take.
 func CheckTake(t queuing.Take) error {
 	if err := checkSession(t.Queue, t.Session, t.Lease); err != nil {
 		return err
@@ -85,7 +85,7 @@ func checkKinds(t queuing.Take) error {
 	return nil
 }
 
-// CheckExtension refuses an extension that cannot be.
+// CheckExtension refuses an invalid extension.
 func CheckExtension(e queuing.Extension) error {
 	if len(e.Notes) > queuing.MaxItems {
 		return refuse("notes", len(e.Notes), "they are at most 1000")
@@ -98,7 +98,7 @@ func CheckExtension(e queuing.Extension) error {
 	return checkSession(e.Queue, e.Session, e.Lease)
 }
 
-// CheckLeave refuses a leave that cannot be.
+// CheckLeave refuses an invalid leave.
 func CheckLeave(l queuing.Leave) error {
 	lease := l.Lease
 	if l.Next == 0 {
@@ -113,7 +113,7 @@ func CheckLeave(l queuing.Leave) error {
 	return nil
 }
 
-// CheckFinish refuses a session that is none, and deliveries that are none, or too many.
+// CheckFinish refuses an invalid session, and no deliveries or too many.
 func CheckFinish(q queuing.Queue, session int64, deliveries []queuing.Delivery) error {
 	if n := len(deliveries); n < 1 || n > queuing.MaxItems {
 		return refuse("deliveries", n, "they are 1 to 1000")
@@ -121,7 +121,7 @@ func CheckFinish(q queuing.Queue, session int64, deliveries []queuing.Delivery) 
 	return checkSession(q, session, queuing.MinLease)
 }
 
-// CheckChange refuses a change that cannot be.
+// CheckChange refuses an invalid change.
 func CheckChange(c queuing.Change) error {
 	n := len(c.Positions)
 	switch c.Action {
@@ -139,7 +139,7 @@ func CheckChange(c queuing.Change) error {
 	return CheckQueue(c.Queue)
 }
 
-// CheckParking refuses a parking that cannot be.
+// CheckParking refuses an invalid parking.
 func CheckParking(p queuing.Parking) error {
 	switch {
 	case p.Position < 1:
@@ -152,7 +152,7 @@ func CheckParking(p queuing.Parking) error {
 	return CheckQueue(p.Queue)
 }
 
-// CheckList refuses a list that cannot be.
+// CheckList refuses an invalid list.
 func CheckList(l queuing.List) error {
 	switch l.State {
 	case queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Held, queuing.Dead:

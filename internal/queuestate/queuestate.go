@@ -1,8 +1,9 @@
-// Package queuestate is the state of a queue as drivers keep it that have no function of the database's for it:
-// what becomes of rows in a take, and in the other calls of queuing.Driver. A driver gives it the rows of one queue
-// within a step of its own, and no other step sees a part of that.
+// Package queuestate implements queue transitions in Go, for drivers without SQL functions: how a
+// take and the other calls of queuing.Driver change the rows of a queue. A driver gives it the rows
+// of one queue within one transaction, so no other call sees a partial change.
 //
-// It does what the functions queue_take and the like of package migrations do; queuetest holds the two against each other.
+// It does the same as the functions queue_take and so on of package migrations; queuetest compares
+// the two.
 package queuestate
 
 import (
@@ -16,18 +17,18 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Head is the state of a queue beside its rows. The zero Head is a new queue's.
+// A Head is the state of a queue apart from its rows. The zero Head belongs to a new queue.
 type Head struct {
 	At                                time.Time // of the last change
 	Cursor                            messagestore.GlobalPosition
-	Ahead                             messagestore.GlobalPosition // the highest that was cancelled beyond the cursor
-	Checked                           time.Time                   // held rows were last looked through
+	Ahead                             messagestore.GlobalPosition // the highest position that was cancelled beyond the cursor
+	Checked                           time.Time                   // when held rows were last checked
 	Paused                            bool
-	Tokens                            float64 // of a rate, at the time; less than 0 before the first
+	Tokens                            float64 // of a rate, at that time; less than 0 before the first take
 	Taken, Finished, Returned, Buried int64   // Finished counts items that were finished while no session had them
 	Shape                             Shape
-	Suspects                          bool  // there may be rows that are suspect
-	Apart                             int64 // the session that takes nothing more until it may have one of them alone; 0 for none
+	Suspects                          bool  // there may be suspect rows
+	Apart                             int64 // the session that takes nothing more until it may have a suspect row alone; 0 for none
 }
 
 // A Shape says what the items of a queue are, from its first take on.
@@ -36,7 +37,7 @@ type Shape byte
 const (
 	NoShape   Shape = iota // never taken from
 	OfItems                // each message of the category
-	OfStreams              // the first message of each stream, which later ones wake
+	OfStreams              // the first message of each stream; later ones wake it
 )
 
 // Place says where an open item is.
@@ -47,13 +48,13 @@ const (
 	Later  Place = 'l'
 	Held   Place = 'h'
 	Dead   Place = 'd'
-	Closed Place = 'k' // dead, and what is behind it stays held
-	Passed Place = 'z' // was held, and is finished: it keeps the place of what is behind it
+	Closed Place = 'k' // dead, and the rows behind it stay held
+	Passed Place = 'z' // was held, and is finished: it keeps the place of the rows behind it
 
-	Suspended Place = 's' // of a queue of streams: as Later, and listed apart
+	Suspended Place = 's' // in a queue of streams: like Later, but listed separately
 )
 
-// waits reports whether a row in a place is offered at its time.
+// waits reports whether a row in this place is offered at its time.
 func (p Place) waits() bool { return p == Later || p == Suspended }
 
 // A Row is an open item.
@@ -63,46 +64,50 @@ type Row struct {
 	Place    Place
 	Failures int
 	Session  int64                       // Out
-	Due      time.Time                   // Later and Suspended; of Held the time before which it is not offered, or zero
-	Given    time.Time                   // when Due was computed, by the clock of then; zero for a date of the message
-	After    messagestore.GlobalPosition // where the row is in its stream: see [Row.linked]; 0 for nowhere
+	Due      time.Time                   // Later and Suspended; for Held the time before which it is not offered, or zero
+	Given    time.Time                   // when Due was computed, by the clock at that time; zero for a date of the message
+	After    messagestore.GlobalPosition // where the row is in its stream: see [Row.linked]; 0 if it is not linked
 	Error    string
 	Ends     int // how often its session was over
 
-	// Woken is, in a queue of streams, the last message that woke the row while it was out, or the last that its worker
-	// had read when it gave the row back, if that is later: what wakes the row is behind it.
+	// Woken, in a queue of streams, is the last message that woke the row while it was out, or the
+	// last one that its worker had read when it gave the row back, if that is later. Only messages
+	// after it wake the row.
 	Woken messagestore.GlobalPosition
 }
 
-// linked reports whether the row has a place behind another of its stream, that with the position After. A Held row waits there. A
-// Passed one and a dead one keep the place of what is behind them, and leave it as soon as they come first. A row that is linked
-// to itself is Out, and items of its stream that were dead are to go before the next message: when its delivery ends, however it
-// does, it is behind them.
+// linked reports whether the row has a place behind another row of its stream, the row at position
+// After. A Held row waits there. A Passed row and a dead row keep the place of the rows behind
+// them, and leave it as soon as they come first. A row that is linked to itself is Out, and dead
+// items of its stream that were retried go before the next message: when its delivery ends, in any
+// way, it goes behind them.
 //
-// While an item of a stream is Out or Later, or is Closed, each other row of the stream is linked, over others perhaps, to
-// that one, and so is the last message of the stream that the cursor has come to. So the next message is held. Dead rows that are not
-// linked are apart: nothing waits for them. No row is linked to a later one that is itself linked.
+// While an item of a stream is Out, Later or Closed, each other row of the stream is linked to it,
+// possibly through others, and so is the last message of the stream that the cursor has reached. So
+// the next message is held. Dead rows that are not linked stand apart: no row waits for them. A row
+// is never linked to a later row that is itself linked.
 func (r *Row) linked() bool { return r.After != 0 }
 
 // keepsPlace reports whether the row is linked to itself.
 func (r *Row) keepsPlace() bool { return r.After == r.Position }
 
-// Suspect reports whether the row may be what ended its sessions: it is delivered alone then.
+// Suspect reports whether the row may have ended its sessions: then it is delivered alone.
 func (r *Row) Suspect() bool { return r.Ends > 1 }
 
-// A Session has items out until its end, which was computed under its lease.
+// A Session has items out until it ends. Its end was computed from its lease.
 type Session struct {
 	Number int64
 	Until  time.Time
 	Lease  time.Duration
 }
 
-// ahead reports whether the end is later than any that the clock gives now: the clock was ahead.
+// ahead reports whether the end is later than any end that the clock gives now: the clock was
+// ahead.
 func (s Session) ahead(now time.Time) bool {
 	return s.Until.After(now.Add(s.Lease + queuing.ClockTolerance))
 }
 
-// longer returns the session with its lease from now on, if it does not last longer already.
+// longer returns the session with its lease restarted, unless it already lasts longer.
 func (s Session) longer(now time.Time, lease time.Duration) Session {
 	s.Until, s.Lease = latest(s.Until, now.Add(lease)), max(s.Lease, lease)
 	return s
@@ -121,29 +126,29 @@ type Ticket struct {
 	Until   time.Time
 }
 
-// Rows are the rows of one queue. Times are in microseconds.
+// Rows gives access to the rows of one queue. Times are in microseconds.
 type Rows interface {
 	Now() time.Time
 	Head() (head Head, there bool, err error)
 	SetHead(Head) error
 
-	Row(messagestore.GlobalPosition) (*Row, error) // nil for none
+	Row(messagestore.GlobalPosition) (*Row, error) // nil if there is no such row
 	Put(Row) error
 	Remove(messagestore.GlobalPosition) error
 	OutOf(session int64) ([]Row, error)                                   // in order of position
 	CountOut() (int, error)                                               // of all sessions
-	Behind(messagestore.GlobalPosition) ([]Row, error)                    // linked to it, but for an Out one, in order of position
+	Behind(messagestore.GlobalPosition) ([]Row, error)                    // linked to it, except an Out row, in order of position
 	Due(p Place, suspect bool, until time.Time, limit int) ([]Row, error) // Later or Suspended, in order of date and position
 	Open(from messagestore.GlobalPosition, limit int) ([]Row, error)      // in every place, in order of position
-	Holds() (bool, error)                                                 // whether a row is linked
-	Loose(limit int) ([]messagestore.GlobalPosition, error)               // to which a row is linked that is not Out: with no row, with one Dead and not linked, or linked to itself; in order
+	Holds() (bool, error)                                                 // whether any row is linked
+	Loose(limit int) ([]messagestore.GlobalPosition, error)               // positions to which rows are linked and whose own row is missing, Dead and not linked, or linked to itself, but not Out; in order
 
 	Session(session int64) (s Session, there bool, err error)
 	Sessions() ([]Session, error)
 	SetSession(Session) error
 	EndSession(session int64) error                          // and its notes
 	Note(session int64, of queuing.Delivery) (string, error) // "" for none
-	SetNotes(session int64, notes queuing.Notes) error       // in place of all that it has
+	SetNotes(session int64, notes queuing.Notes) error       // replaces all notes that it has
 	Over(until time.Time) ([]int64, error)                   // sessions that end by then
 	FirstEnd() (until time.Time, there bool, err error)
 
@@ -152,18 +157,18 @@ type Rows interface {
 	DropTicket(number int64) error
 
 	Entries(messagestore.GlobalPosition) ([]queuing.Entry, error) // in order of version
-	AddEntry(messagestore.GlobalPosition, queuing.Entry) error    // unless there is one of that version
+	AddEntry(messagestore.GlobalPosition, queuing.Entry) error    // unless the version already has an entry
 
-	Message(messagestore.GlobalPosition) (*messagestore.Message, error) // of the queue's category; nil for none
+	Message(messagestore.GlobalPosition) (*messagestore.Message, error) // of the queue's category; nil if there is none
 	Next(after messagestore.GlobalPosition, limit int) ([]*messagestore.Message, error)
-	Before(m *messagestore.Message) (*messagestore.Message, error) // in its stream; nil for none
-	First(m *messagestore.Message) (*messagestore.Message, error)  // of its stream, at position 0; nil for none
+	Before(m *messagestore.Message) (*messagestore.Message, error) // in its stream; nil if there is none
+	First(m *messagestore.Message) (*messagestore.Message, error)  // of its stream, at position 0; nil if there is none
 
-	// Last is the last message of m's stream up to a global position.
+	// Last returns the last message of m's stream up to a global position.
 	Last(m *messagestore.Message, upTo messagestore.GlobalPosition) (*messagestore.Message, error)
 }
 
-// A step is one call.
+// A step is one call of a driver's method.
 type step struct {
 	Rows
 	head    Head
@@ -172,10 +177,10 @@ type step struct {
 	now     time.Time // of the clock, or of the head if that is later
 	changed bool
 
-	completed map[messagestore.GlobalPosition]bool // by this step, if it may complete what is held behind
+	completed map[messagestore.GlobalPosition]bool // by this step, if it may complete held rows
 
-	// turns says that it is the turn of what nobody has met, and of another key than the last, as of one delivery in eight: else a
-	// key that is never done would have every place.
+	// turns says that the next item taken is a new one, with another key than the last. This
+	// happens for one delivery in eight: otherwise a key that never ends could take every place.
 	turns bool
 }
 
@@ -196,13 +201,15 @@ func begin(r Rows) (*step, error) {
 	return s, nil
 }
 
-// isBehind reports whether the clock is behind the head's time: it was ahead then, or was set back since.
+// isBehind reports whether the clock is behind the head's time: it was ahead then, or was set back
+// since.
 func (s *step) isBehind() bool { return s.clock.Before(s.head.At.Add(-queuing.ClockTolerance)) }
 
-// follow has the queue follow its clock. Where the clock is behind the head's time, what was computed by that time is moved with it,
-// so that it takes as long from now on as it would have from the head's time on. A date that a message has stays: it says when,
-// and not how long. Rows of streams are offered at once: their workers judge by the messages. Only a take does so; what another
-// call computes meanwhile is by the head's time too.
+// follow adjusts the queue to its clock. If the clock is behind the head's time, all times computed
+// from that time are moved with it, so that each wait takes as long from now on as it would have
+// taken from the head's time on. A message's own date is not moved: it names a time and not a
+// duration. Rows of streams are offered at once, because their workers decide by the messages. Only
+// a take does this; other calls compute from the head's time meanwhile.
 func (s *step) follow() error {
 	if s.isBehind() {
 		if err := s.setBack(); err != nil {
@@ -217,7 +224,7 @@ func (s *step) follow() error {
 		if !session.ahead(s.now) {
 			continue
 		}
-		s.changed = true // its process may be gone: it has its lease from now on
+		s.changed = true // its process may be gone: the lease starts now
 		session.Until = s.now.Add(session.Lease)
 		if err := s.SetSession(session); err != nil {
 			return err
@@ -295,7 +302,7 @@ func dead(hold bool) Place {
 	return Dead
 }
 
-// opens reports whether a row lets go what is behind it.
+// opens reports whether a row releases the rows behind it.
 func opens(row *Row) bool { return row == nil || row.Place == Dead && !row.linked() }
 
 // Take is [queuing.Driver.QueueTake].
@@ -352,7 +359,7 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 	return taken, nil
 }
 
-// shape refuses a take of another kind than the first one was.
+// shape refuses a take of another kind than the first one.
 func (s *step) shape(q queuing.Queue, streams bool) error {
 	shape := OfItems
 	if streams {
@@ -370,7 +377,7 @@ func (s *step) shape(q queuing.Queue, streams bool) error {
 	return nil
 }
 
-// parks refuses a call for parked messages of a queue that follows its category, and the other way about.
+// parks refuses a call for parked messages if the queue follows its category, and the reverse.
 func (s *step) parks(q queuing.Queue, parks bool) error {
 	switch {
 	case parks && !s.head.parks():
@@ -381,7 +388,7 @@ func (s *step) parks(q queuing.Queue, parks bool) error {
 	return nil
 }
 
-// parks reports whether the queue is one of parked messages.
+// parks reports whether it is a queue of parked messages.
 func (h Head) parks() bool { return h.Cursor == queuing.NoCursor }
 
 // finish ends a delivery.
@@ -430,7 +437,8 @@ func (s *step) complete(row *Row) error {
 	return s.Remove(row.Position)
 }
 
-// finishBehind completes an item that was worked on while it was held, if this step has completed the one before it.
+// finishBehind completes an item that was worked on while it was held, if this step has completed
+// the item before it.
 func (s *step) finishBehind(f queuing.Finish, row *Row) (queuing.Ending, error) {
 	if row == nil || row.Place == Passed { // by an earlier call, perhaps
 		return s.ended(f.Delivery, row, queuing.Complete)
@@ -440,11 +448,11 @@ func (s *step) finishBehind(f queuing.Finish, row *Row) (queuing.Ending, error) 
 	}
 	s.changed, s.completed[f.Position] = true, true
 	s.head.Taken++
-	row.Place, row.Due = Passed, time.Time{} // items that were dead may go before what is behind it
+	row.Place, row.Due = Passed, time.Time{} // retried dead items may go before the rows behind it
 	return queuing.Done, s.Put(*row)
 }
 
-// pause ends a turn that went well.
+// pause ends a successful turn.
 func (s *step) pause(row *Row, f queuing.Finish) error {
 	woken := row.Woken > f.Seen
 	s.giveBack(row, false, queuing.Policy{}, max(f.Delay, 0))
@@ -465,7 +473,7 @@ func (s *step) pause(row *Row, f queuing.Finish) error {
 	return s.Put(*row)
 }
 
-// giveBack has a row that was out offered again, or dead.
+// giveBack offers a row that was out again, or makes it dead.
 func (s *step) giveBack(row *Row, dies bool, policy queuing.Policy, delay time.Duration) {
 	row.Version++
 	row.Session = 0
@@ -481,7 +489,7 @@ func (s *step) giveBack(row *Row, dies bool, policy queuing.Policy, delay time.D
 	s.head.Returned++
 }
 
-// ended tells of a delivery that is not ended by this call.
+// ended returns the answer for a delivery that this call does not end.
 func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind) (queuing.Ending, error) {
 	if row != nil && row.Place == Passed {
 		row = nil
@@ -504,7 +512,7 @@ func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind) (queuing.E
 	}
 	switch {
 	case row != nil && row.Version > d.Version && d.Version >= 0 && (kind == queuing.Wait || kind == queuing.Suspend):
-		return queuing.Done, nil // what is not in the log ended so
+		return queuing.Done, nil // a delivery without an entry in the log has completed
 	case s.head.Shape == OfStreams && d.Version >= 0:
 		before = true
 	}
@@ -524,7 +532,7 @@ func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind) (queuing.E
 	return queuing.Done, nil
 }
 
-// expire gives back what sessions have out that are over.
+// expire gives back the items of sessions that are over.
 func (s *step) expire(policy queuing.Policy) (positions []messagestore.GlobalPosition, err error) {
 	over, err := s.Over(s.now)
 	if err != nil {
@@ -541,8 +549,9 @@ func (s *step) expire(policy queuing.Policy) (positions []messagestore.GlobalPos
 				delay = time.Duration(min(math.Pow(2, float64(min(row.Ends, 12))), 3600)) * time.Second
 			}
 			entry := queuing.Entry{Version: row.Version, What: queuing.SessionOver, Time: s.now, Session: session}
-			// Of several nobody knows which ended it: then it is a failure of none. It is one of an item that had it alone,
-			// and so are the ends before.
+			// If the session had several items, nobody knows which one ended it, so it is not a
+			// failure of any. If it had only this one, it is a failure, and so are the earlier
+			// ends.
 			alone := len(rows) == 1
 			if alone {
 				row.Failures = min(max(row.Failures, row.Ends)+1, queuing.MaxFailures)
@@ -567,9 +576,10 @@ func (s *step) expire(policy queuing.Policy) (positions []messagestore.GlobalPos
 	return positions, nil
 }
 
-// release has the streams of items go on that are finished, or dead, or linked to themselves. The first of what is linked to such an
-// item is let go, and the others are linked to that. So a stream goes on in its order wherever its items were linked:
-// what is linked to an item comes after it, and the first of all is among those that are linked to none. (It is a pairing heap.)
+// release lets streams go on after items that are finished, dead, or linked to themselves. The
+// first row linked to such an item is released, and the other rows are linked to that row. So a
+// stream always goes on in its order: the rows linked to an item come after it, and the first row
+// of all is one of the unlinked ones. (It is a pairing heap.)
 func (s *step) release(positions []messagestore.GlobalPosition) error {
 	for len(positions) > 0 {
 		position := positions[0]
@@ -625,8 +635,8 @@ func (s *step) letGo(row Row) error {
 	return s.Put(row)
 }
 
-// orphans lets go what is held behind an item that was finished by a caller who could not report it, or whose message was
-// removed.
+// orphans releases rows held behind an item that was finished by a caller who could not report it,
+// or whose message was removed.
 func (s *step) orphans() error {
 	if s.now.Before(s.head.Checked.Add(queuing.OrphanInterval)) {
 		return nil
@@ -646,7 +656,7 @@ func (s *step) orphans() error {
 // reserve takes items for the session.
 func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 	want := min(t.Want, queuing.MaxItems)
-	var again time.Time // when what is there may be reserved, where a bound or the line keeps it
+	var again time.Time // when rows may be reserved that a limit or the line holds back now
 	bounded := false
 	if s.head.Paused {
 		want = 0
@@ -693,7 +703,7 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 	if err != nil {
 		return err
 	}
-	if t.Slots != 0 && want > 0 && due { // of other slots: whoever has them takes them
+	if t.Slots != 0 && want > 0 && due { // of other slots: the session with those slots takes them
 		again, bounded = s.now.Add(time.Second), true
 	}
 	want += newer
@@ -714,7 +724,7 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 	return s.wake(taken, bounded, again)
 }
 
-// newer is how many of the places are for what nobody has met.
+// newer returns how many of the places are for new items.
 func (s *step) newer() (int, error) {
 	if !s.turns {
 		return 0, nil
@@ -727,8 +737,9 @@ func (s *step) newer() (int, error) {
 	return len(next), err
 }
 
-// takeAlone takes a row that is suspect if the session has nothing out, or has the session wait: while it has one, and to have one
-// alone, if no other session waits for that. It returns when the next is due.
+// takeAlone takes a suspect row if the session has nothing out. It makes the session wait while it
+// has a suspect row, and also to get one alone, if no other session waits for that. It returns when
+// the next suspect row is due.
 func (s *step) takeAlone(t queuing.Take, want *int, taken *queuing.Taken) (waits bool, soon time.Time, err error) {
 	mine, err := s.OutOf(t.Session)
 	if err != nil {
@@ -780,7 +791,7 @@ func (s *step) takeAlone(t queuing.Take, want *int, taken *queuing.Taken) (waits
 	return waits, soon, err
 }
 
-// outs are the rows that are out, of all sessions.
+// outs returns the rows that are out, of all sessions.
 func (s *step) outs() (all []Row, err error) {
 	sessions, err := s.Sessions()
 	for i := 0; err == nil && i < len(sessions); i++ {
@@ -791,7 +802,8 @@ func (s *step) outs() (all []Row, err error) {
 	return all, err
 }
 
-// refill adds the tokens of the time since the head was changed. Every take does so, since every take may change the head.
+// refill adds the tokens for the time since the head last changed. Every take must do this, because
+// every take may change the head.
 func (s *step) refill(rate float64, burst int) {
 	if s.head.Tokens < 0 { // the first
 		s.head.Tokens = float64(burst)
@@ -800,7 +812,7 @@ func (s *step) refill(rate float64, burst int) {
 	s.head.Tokens = min(float64(burst), s.head.Tokens+rate*s.now.Sub(s.head.At).Seconds())
 }
 
-// inLine leaves to those that came before what they want, unless they do not come.
+// inLine keeps items for the sessions that came earlier, unless these do not come back.
 func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time, error) {
 	tickets, err := s.Tickets()
 	if err != nil {
@@ -863,7 +875,7 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 	return max(0, min(want, there-kept)), again, nil
 }
 
-// resume has suspended rows offered whose time has come.
+// resume offers suspended rows after their time has come.
 func (s *step) resume() error {
 	rows, err := s.Due(Suspended, false, s.now, 10_000)
 	if err != nil {
@@ -879,7 +891,7 @@ func (s *step) resume() error {
 	return nil
 }
 
-// takeDue takes rows whose time has come, and reports whether there are others.
+// takeDue takes due rows, and reports whether other slots have due rows.
 func (s *step) takeDue(t queuing.Take, want *int, taken *queuing.Taken) (others bool, err error) {
 	if *want <= 0 {
 		return false, nil
@@ -895,7 +907,8 @@ func (s *step) takeDue(t queuing.Take, want *int, taken *queuing.Taken) (others 
 	return len(rows) > 0, err
 }
 
-// dueIn returns rows in order of date that are of some slots, or whose messages were removed; 0 is all slots.
+// dueIn returns rows in order of date that are in the given slots, or have no message any more; 0
+// means all slots.
 func (s *step) dueIn(slots uint32, suspect bool, until time.Time, limit int) ([]Row, error) {
 	if slots == 0 || slots == math.MaxUint32 {
 		return s.Due(Later, suspect, until, limit)
@@ -940,7 +953,8 @@ func (s *step) takeRows(session int64, rows []Row, want *int, taken *queuing.Tak
 	return nil
 }
 
-// maxLooked is how many messages a take looks at, of which it wants few: others wait for it meanwhile.
+// maxLooked is how many messages a take reads at most to find a few items, because others wait for
+// it meanwhile.
 const maxLooked = 2500
 
 // takeNext moves the cursor of a queue of items.
@@ -959,11 +973,12 @@ func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
 	return s.takeRows(session, aside, want, taken) // there is no other
 }
 
-// takePages sets the next of the key aside that was met last, in the first page.
+// takePages moves the cursor page by page. In the first page it puts aside the next items of the
+// last key.
 func (s *step) takePages(session int64, want *int, last messagestore.GlobalPosition, aside *[]Row, taken *queuing.Taken) error {
 	for looked, round := 0, 1; *want > 0; round++ {
 		page := *want
-		if round > 3 { // what is next is held, and there may be much of it
+		if round > 3 { // the next items are held, and there may be many of them
 			page = max(*want, 500)
 		}
 		if looked >= maxLooked {
@@ -1000,7 +1015,8 @@ func (s *step) takePages(session int64, want *int, last messagestore.GlobalPosit
 	return nil
 }
 
-// passAhead lets go what is behind items that were cancelled beyond the cursor, and behind no open item.
+// passAhead releases rows behind items that were cancelled beyond the cursor and are not behind an
+// open item.
 func (s *step) passAhead(passed []messagestore.GlobalPosition) error {
 	for _, position := range passed {
 		row, err := s.Row(position)
@@ -1027,7 +1043,7 @@ func (s *step) passAhead(passed []messagestore.GlobalPosition) error {
 	return nil
 }
 
-// meet places a message that the cursor comes to, and reports whether it was cancelled before.
+// meet places a message that the cursor reaches, and reports whether it was cancelled before.
 func (s *step) meet(
 	session int64, m *messagestore.Message, want *int, last messagestore.GlobalPosition, aside *[]Row, taken *queuing.Taken,
 ) (cancelled bool, err error) {
@@ -1080,7 +1096,8 @@ func (s *step) meet(
 	return cancelled, nil
 }
 
-// takeStreams moves the cursor of a queue of streams. A page is long, since most of its messages offer nothing.
+// takeStreams moves the cursor of a queue of streams. A page is long, because most messages do not
+// offer an item.
 func (s *step) takeStreams(session int64, wakes []string, want *int, taken *queuing.Taken) error {
 	const pages, page = 8, 500
 	for n := 1; n <= pages && *want > 0; n++ {
@@ -1105,7 +1122,8 @@ func (s *step) takeStreams(session int64, wakes []string, want *int, taken *queu
 	return nil
 }
 
-// meetOfStream has a message that the cursor comes to open the item of its stream, or wake it.
+// meetOfStream handles a message that the cursor reaches: it opens the item of its stream, or wakes
+// it.
 func (s *step) meetOfStream(session int64, m *messagestore.Message, wakes []string, want *int, taken *queuing.Taken) error {
 	s.changed = true
 	s.head.Cursor = m.GlobalPosition
@@ -1157,14 +1175,14 @@ func (s *step) offer(session int64, row *Row, m *messagestore.Message, want *int
 	return s.Put(*row)
 }
 
-// account keeps the session, the line and the counts.
+// account updates the session, the line and the counts.
 func (s *step) account(t queuing.Take, taken *queuing.Taken) error {
 	n := len(taken.Items)
 	if n == 0 {
 		if t.Want == 0 || t.Wait <= 0 || t.Ticket != 0 {
 			return nil
 		}
-		// The callers of those that are over ask no more.
+		// The callers of tickets that have ended do not ask any more.
 		if err := s.dropTickets(func(t Ticket) bool { return !t.Until.After(s.now) }); err != nil {
 			return err
 		}
@@ -1207,7 +1225,7 @@ func (s *step) dropTickets(are func(Ticket) bool) error {
 	return nil
 }
 
-// wake says when something may become available by itself.
+// wake computes when something may become available without a write.
 func (s *step) wake(taken *queuing.Taken, bounded bool, again time.Time) error {
 	if s.head.Paused {
 		return nil
@@ -1243,7 +1261,7 @@ func (s *step) wake(taken *queuing.Taken, bounded bool, again time.Time) error {
 
 var endOfTime = time.Unix(1<<40, 0)
 
-// soonest is when a session ends or a row is due first; zero for never.
+// soonest returns when the first session ends or the first row is due; zero for never.
 func (s *step) soonest() (time.Time, error) {
 	end, there, err := s.FirstEnd()
 	if err != nil {
@@ -1265,7 +1283,7 @@ func (s *step) soonest() (time.Time, error) {
 	return end, nil
 }
 
-// DueOf is the time before which a message is not offered, if its metadata has one.
+// DueOf returns the time before which a message is not offered, if its metadata has one.
 func DueOf(m *messagestore.Message) (time.Time, bool) {
 	raw, ok := m.Metadata.Extra[queuing.DueField]
 	if !ok || len(raw) > 18 || raw[0] < '0' || raw[0] > '9' {
