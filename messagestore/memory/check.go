@@ -4,5 +4,5 @@ import (
 	"context"
 )
 
-// Check implements [messagestore.Driver]: memory serves until the context ends.
+// Check implements [messagestore.Driver]. It fails only if the context has ended.
 func (d *Driver) Check(ctx context.Context, _ bool) error { return ctx.Err() }

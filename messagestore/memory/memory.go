@@ -15,8 +15,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.Driver]. It is safe for concurrent use. Its messages end with
-// it.
+// Driver is a [messagestore.Driver]. It is safe for concurrent use. Its messages are lost when the
+// process ends.
 type Driver struct {
 	mu         sync.RWMutex
 	last       messagestore.GlobalPosition
@@ -37,9 +37,9 @@ var _ messagestore.Driver = (*Driver)(nil)
 // New returns an empty driver.
 func New() *Driver { return NewWithClock(time.Now) }
 
-// NewWithClock returns an empty driver that reads its time from clock, which it calls once for
-// each write and each question, one at a time. A test can so show what holds when a clock jumps.
-// A clock that is nil is [time.Now].
+// NewWithClock returns an empty driver that reads the time from clock, so that a test can make the
+// clock jump. It calls clock once for each write and each Now, one call at a time. nil means
+// [time.Now].
 func NewWithClock(clock func() time.Time) *Driver {
 	if clock == nil {
 		clock = time.Now
@@ -55,13 +55,13 @@ func NewWithClock(clock func() time.Time) *Driver {
 // Close implements [messagestore.Driver]. There is nothing to close.
 func (*Driver) Close() error { return nil }
 
-// Connections implements [messagestore.Driver]: calls share none.
+// Connections implements [messagestore.Driver]: there are no connections.
 func (*Driver) Connections() int { return 0 }
 
-// Forgets implements [messagestore.Driver]: no operator comes to the memory of a process.
+// Forgets implements [messagestore.Driver]: an operator cannot reach the memory of a process.
 func (*Driver) Forgets() bool { return false }
 
-// Epoch implements [messagestore.Driver]: no message is lost but with the process.
+// Epoch implements [messagestore.Driver]: messages are lost only with the process.
 func (*Driver) Epoch(context.Context) (string, error) { return "", nil }
 
 // Listen implements [messagestore.Driver]: no other process writes here.
@@ -69,12 +69,12 @@ func (*Driver) Listen(context.Context, func(messagestore.Category, messagestore.
 	return messagestore.ErrNotSupported
 }
 
-// Over implements [messagestore.Driver]: a caller has no transaction here.
+// Over implements [messagestore.Driver]. It is not supported: there are no transactions.
 func (*Driver) Over(context.Context, any) (messagestore.Driver, error) {
 	return nil, messagestore.ErrNotSupported
 }
 
-// Stage implements [messagestore.Driver]: a caller has no transaction here.
+// Stage implements [messagestore.Driver]. It is not supported: there are no transactions.
 func (*Driver) Stage(context.Context, messagestore.Append) error { return messagestore.ErrNotSupported }
 
 // Append implements [messagestore.Driver].
@@ -133,8 +133,8 @@ func (d *Driver) append(appends []messagestore.Append) ([]messagestore.Written, 
 	return written, nil
 }
 
-// expects reports whether a's stream is at the version that a expects, or past it by messages
-// of the types that it lets come, and has the message that a expects there.
+// expects reports whether a's stream meets its conditions: it is at the expected version, or past
+// it only by messages of the types in Past, and has the message After.
 func (d *Driver) expects(a messagestore.Append) bool {
 	actual := d.version(a.Stream)
 	if a.After != uuid.Nil {
@@ -172,7 +172,7 @@ func (d *Driver) Now(ctx context.Context) (time.Time, error) {
 
 func (d *Driver) now() time.Time { return d.clock().UTC().Truncate(time.Microsecond) }
 
-// again returns the result of an earlier write with the same ids, or nil if there was none.
+// again returns the result of an earlier write with the same ids, or nil.
 func (d *Driver) again(appends []messagestore.Append) ([]messagestore.Written, error) {
 	var seen, fresh int
 	var conflict *messagestore.IDConflictError
@@ -180,7 +180,7 @@ func (d *Driver) again(appends []messagestore.Append) ([]messagestore.Written, e
 	for i, a := range appends {
 		written[i] = messagestore.Written{Stream: a.Stream, Version: a.Expected, Duplicate: true}
 		if exists, _ := a.Expected.Exists(messagestore.NoStream); exists {
-			written[i].Version = d.version(a.Stream) // what a check is answered
+			written[i].Version = d.version(a.Stream) // the answer for a check
 		}
 		for n, r := range a.Records {
 			m, ok := d.ids[r.ID]
@@ -361,8 +361,7 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 	return found, nil
 }
 
-// copy returns a message of the reader's own, so that a reader that writes to it harms no
-// other.
+// copy returns a copy for one reader, so that a reader that changes it does not affect others.
 func (m *message) copy() *messagestore.Message {
 	c := *m.recorded
 	c.Data = slices.Clone(c.Data)

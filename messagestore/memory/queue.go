@@ -16,11 +16,11 @@ import (
 
 var _ queuing.Driver = (*Driver)(nil)
 
-// A queue is the state of one. It implements [queuestate.Rows], while the driver is locked.
+// A queue is the state of a queue. It implements [queuestate.Rows] while the driver is locked.
 type queue struct {
 	driver   *Driver
 	of       queuing.Queue
-	removed  bool // and only its name is kept
+	removed  bool // removed, and only its name is kept
 	head     queuestate.Head
 	there    bool
 	rows     map[messagestore.GlobalPosition]queuestate.Row
@@ -31,8 +31,8 @@ type queue struct {
 	log      map[messagestore.GlobalPosition][]queuing.Entry
 }
 
-// queue returns a queue, or a new one for one that is not there. One that was removed is refused if
-// it is to be kept.
+// queue returns a queue, or a new one if it does not exist. With keep, it refuses a queue that was
+// removed.
 func (d *Driver) queue(of queuing.Queue, keep bool) (*queue, error) {
 	q := d.queues[of.Name]
 	if q != nil && q.of == of && q.removed {
@@ -66,7 +66,7 @@ func (d *Driver) queuesOf(category messagestore.Category) (n int) {
 	return n
 }
 
-// onQueue calls f with a queue, which is there from then on if keep is set.
+// onQueue calls f with a queue. With keep, it adds the queue if it does not exist.
 func onQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, keep bool, f func(queuestate.Rows) (T, error)) (answer T, err error) {
 	if err := ctx.Err(); err != nil {
 		return answer, err
@@ -230,7 +230,7 @@ func (q *queue) Remove(position messagestore.GlobalPosition) error {
 	return nil
 }
 
-// where returns the rows for which is holds, in order of position.
+// where returns the rows that satisfy is, in order of position.
 func (q *queue) where(is func(queuestate.Row) bool) []queuestate.Row {
 	var rows []queuestate.Row
 	for _, row := range q.rows {

@@ -12,7 +12,7 @@ import (
 
 var _ report.Driver = (*Driver)(nil)
 
-// Report is for dibs report: it implements the driver's part of internal/report.
+// Report implements the driver's part of internal/report, for the command dibs report.
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	if err := ctx.Err(); err != nil {
 		return report.Report{}, err

@@ -8,7 +8,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// maxTrimmed bounds the messages that one call removes.
+// maxTrimmed is how many messages one call removes at most.
 const maxTrimmed = 10_000
 
 // TrimCheckpoints implements [messagestore.Driver].
@@ -35,7 +35,7 @@ func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 	return int64(n), nil
 }
 
-// at returns the index in a stream of the first message at position or behind it.
+// at returns the index in a stream of the first message at or after position.
 func at(all []*message, position messagestore.Version) int {
 	if len(all) == 0 {
 		return 0

@@ -69,7 +69,7 @@ func isDirect(fields []pgconn.FieldDescription) bool {
 
 // decode reads a row in the usual formats, and leaves others to scan.
 func (r *rowReader) decode(values [][]byte) (m *messagestore.Message, more, ok bool) {
-	if len(values) < len(messageColumns)-1 { // fewer than the server has announced
+	if len(values) < len(messageColumns)-1 { // fewer columns than the server has announced
 		return nil, false, false
 	}
 	id, stream, messageType, data, metadata := values[0], values[1], values[2], values[5], values[6]

@@ -1,5 +1,5 @@
-// Package retention has the types of what is removed from a store, and of a check of the rest: how
-// messagestore/postgres/admin and messagestore/sqlite are asked, and how they answer.
+// Package retention has the options and results of removing messages from a store and of verifying
+// it, with messagestore/postgres/admin and messagestore/sqlite.
 package retention
 
 import (
@@ -13,34 +13,35 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrOpenItem is matched by the error of deleting a stream with a message that a queue has not
-// finished as an item.
+// ErrOpenItem is returned when a stream cannot be deleted because a queue has not finished one of
+// its messages.
 var ErrOpenItem = errors.New("a message of the stream is an open item of a queue")
 
-// AnyAge is a [TrimOptions.MinAge] that spares nothing.
+// AnyAge is a [TrimOptions.MinAge] that removes messages of any age.
 const AnyAge time.Duration = -1
 
-// TrimOptions choose the messages that are removed. Keep, Before or Below is needed; with several,
-// a message is removed only if all of them allow it.
+// TrimOptions choose the messages to remove. Set Keep, Before or Below; with several, a message is
+// removed only if all of them allow it.
 type TrimOptions struct {
-	// Keep is how many messages stay, those at the end: at least 1.
+	// Keep is how many messages at the end of the stream stay: at least 1.
 	//
-	// Defaults to 1, if there is a Before or a Below.
+	// Defaults to 1 if Before or Below is set.
 	Keep int64
 
-	// Before is a time from which on messages stay.
+	// Before is a time: messages written then or later stay.
 	//
 	// Defaults to none.
 	Before time.Time
 
-	// Below is a global position from which on messages stay, such as the checkpoint of a consumer.
+	// Below is a global position, such as the checkpoint of a consumer: messages there or later
+	// stay.
 	//
-	// Defaults to 0: none.
+	// Defaults to 0: it does not matter.
 	Below messagestore.GlobalPosition
 
-	// MinAge spares younger messages, up to 100 years. The id of a removed message is forgotten: a
-	// write of unknown outcome that is resolved, or repeated, after that counts as not written.
-	// [AnyAge] spares nothing; it is for streams that nobody writes to, and for positions.
+	// MinAge keeps younger messages. It is at most 100 years. The id of a removed message is
+	// forgotten: if you then resolve or repeat a write of unknown outcome, it counts as not
+	// written. [AnyAge] is for streams to which nobody writes, and for positions.
 	//
 	// Defaults to 15 minutes.
 	MinAge time.Duration
@@ -50,7 +51,7 @@ type TrimOptions struct {
 	// Defaults to none.
 	Reason string
 
-	// DryRun removes nothing, and returns the result that a trim would have.
+	// DryRun removes nothing, and returns the result of a trim.
 	//
 	// Defaults to false.
 	DryRun bool
@@ -86,27 +87,26 @@ type Trimmed struct {
 	Stream  messagestore.StreamName
 	Removed int64 // how many messages went, or would go
 
-	// First is the position of the first message now, and Version of the last, as it
-	// was. Both are NoStream for a stream that has none.
+	// First is the position of the first message now, and Version of the last, which has not
+	// changed. Both are NoStream if the stream is empty.
 	First, Version messagestore.Version
 
-	// Recent says that messages stayed only because they are younger than MinAge.
+	// Recent is set if messages stayed only because they are younger than MinAge.
 	Recent bool
 
-	// Reservation says that nothing was removed because the stream's first message makes
-	// a reservation, which would be free again. Delete the stream instead.
+	// Reservation is set if nothing was removed because the stream's first message makes a
+	// reservation: its key would be free again. Delete the stream instead.
 	Reservation bool
 
-	// Queue is the name of the queue that has not finished the message at First as an item, or that
-	// keeps it as a parked message: the messages from there on stay. It is empty if no queue held
-	// anything back.
+	// Queue is the name of the queue that has not finished the message at First, or keeps it as a
+	// parked message: the messages from there on stay. It is empty if no queue kept any.
 	Queue string
 }
 
-// DeleteOptions change how a stream is deleted. A nil *DeleteOptions is a good one.
+// DeleteOptions change how a stream is deleted. nil means the defaults.
 type DeleteOptions struct {
-	// EraseName removes the stream's name too: where it was there is a hash. Names may be
-	// personal data as well. The records of its trimming go with it.
+	// EraseName replaces the stream's name by a hash, because a name may be personal data too. It
+	// also removes the records of the stream's trims.
 	//
 	// Defaults to false.
 	EraseName bool
@@ -117,13 +117,13 @@ type DeleteOptions struct {
 	// Defaults to none.
 	Reason string
 
-	// DryRun deletes nothing, and returns the result that a deletion would have.
+	// DryRun deletes nothing, and returns the result of a deletion.
 	//
 	// Defaults to false.
 	DryRun bool
 
-	// OnProgress is called after each transaction but the last, which have removed at
-	// most 10,000 messages each.
+	// OnProgress is called after each transaction except the last. Each has removed at most 10,000
+	// messages.
 	//
 	// Defaults to nothing.
 	OnProgress func()
@@ -132,18 +132,18 @@ type DeleteOptions struct {
 // Deleted is the result of a deletion.
 type Deleted struct {
 	Stream   messagestore.StreamName
-	Messages int64                // how many there were
+	Messages int64                // how many the stream had
 	Version  messagestore.Version // of the tombstone, and so of the stream
 
-	// Tombstone is the stream that the tombstone is in: Stream, or one of the same
-	// category that is named by the SHA-256 of its name.
+	// Tombstone is the stream of the tombstone: Stream, or with EraseName a stream of the same
+	// category, named by the SHA-256 of Stream's name.
 	Tombstone messagestore.StreamName
 
-	// Already says that it had been deleted before, and that nothing was changed.
+	// Already is set if the stream had been deleted before, and nothing was changed.
 	Already bool
 }
 
-// ForgetOptions change how keys are forgotten. A nil *ForgetOptions is a good one.
+// ForgetOptions change how keys are forgotten. nil means the defaults.
 type ForgetOptions struct {
 	// Reason is recorded: up to 255 bytes of visible text. It stays, so it must not contain the
 	// data that is to be forgotten.
@@ -151,7 +151,7 @@ type ForgetOptions struct {
 	// Defaults to none.
 	Reason string
 
-	// DryRun removes nothing, and returns the result that a removal would have.
+	// DryRun removes nothing, and returns the result of a removal.
 	//
 	// Defaults to false.
 	DryRun bool
@@ -163,8 +163,8 @@ type ForgetOptions struct {
 	OnProgress func(removed int64)
 }
 
-// Validate returns nil or an [*messagestore.InvalidError]: whether keys of that age may be
-// forgotten in a category, as far as its name tells.
+// Validate returns an [*messagestore.InvalidError] if the options are invalid, or if the category's
+// name shows that keys of this age must not be forgotten.
 func (o *ForgetOptions) Validate(category messagestore.Category, age time.Duration) error {
 	err := category.Validate()
 	switch {
@@ -182,38 +182,37 @@ func (o *ForgetOptions) Validate(category messagestore.Category, age time.Durati
 
 // Forgotten is the result of a removal of keys.
 type Forgotten struct {
-	Keys     int64 // how many went, or would go
+	Keys     int64 // how many were removed, or would be
 	Messages int64 // how many messages they had
 
-	// Unhandled is when the first command was written that a consumer has yet to pass, for a
-	// category of reservations: of the time from the age before it on, all reservations stay. It is
-	// zero if there is none.
+	// Unhandled, for a category of reservations, is the time of the first command that a consumer
+	// has yet to pass. All reservations stay that were made later than the age before it. It is
+	// zero if there is no such command.
 	Unhandled time.Time
 }
 
-// VerifyConfig changes the work of a verification. A nil *VerifyConfig is a good one.
+// VerifyConfig configures a verification. nil means the defaults.
 type VerifyConfig struct {
-	// Categories are the categories to verify. A category without a message is refused.
+	// Categories are the categories to verify. A category without messages is an error.
 	//
 	// Defaults to all of them.
 	Categories []messagestore.Category
 
-	// MaxViolations is how many violations of one rule are listed, of each category:
-	// 1 to 100,000.
+	// MaxViolations is how many violations of one rule are listed for each category: 1 to 100,000.
 	//
 	// Defaults to 100.
 	MaxViolations int
 
-	// Amcheck checks the indexes too, with PostgreSQL's extension of that name: that
-	// each is in order and has every row of the table.
+	// Amcheck also checks the indexes, with PostgreSQL's extension of that name: that each is in
+	// order and has every row of the table.
 	//
 	// Defaults to false.
 	Amcheck bool
 
-	// OnProgress is called before each part of the work, with the category that comes next, "" for
-	// the table, and with the numbers of messages that were looked at and are to be. Every message
-	// is looked at twice: in the table, and in its category. The total is an estimate of
-	// PostgreSQL's until the table was read.
+	// OnProgress is called before each part of the work, with the next category, or "" for the
+	// table, and with the numbers of messages checked and to check. Every message is checked twice:
+	// in the table, and in its category. The total is PostgreSQL's estimate until the table has
+	// been read.
 	//
 	// Defaults to nothing.
 	OnProgress func(category messagestore.Category, done, total int64)
@@ -229,7 +228,8 @@ type Verification struct {
 	NotChecked []string
 }
 
-// Checked is how many there were to look at. A count of 0 shows nothing.
+// Checked is how many of each kind were checked. If a count is 0, the rules about that kind were
+// not tested.
 type Checked struct {
 	Categories   int64 `json:"categories"`
 	Streams      int64 `json:"streams"`
@@ -242,7 +242,7 @@ type Checked struct {
 	Sagas        int64 `json:"sagas"`        // by saga.Operator.Verify
 }
 
-// A Violation is something that is not as it should be.
+// A Violation is a place where the store breaks a rule.
 type Violation struct {
 	// Rule is the name of the violated rule:
 	//
@@ -264,7 +264,7 @@ type Violation struct {
 	Category       messagestore.Category       // empty for a violation of the whole store
 	Stream         messagestore.StreamName     // empty for a violation of the category
 	Position       messagestore.Version        // in Stream
-	GlobalPosition messagestore.GlobalPosition // 0 if it is of no message
+	GlobalPosition messagestore.GlobalPosition // 0 if it is not about a message
 	Expected       string
 	Found          string
 }
@@ -293,7 +293,7 @@ func (c *VerifyConfig) Validate() error {
 		return nil
 	}
 	for _, category := range c.Categories {
-		// Clients of message-db may give names that ours may not.
+		// Clients of message-db may use names that this module does not allow.
 		if rule := categoryRule(string(category)); rule != "" {
 			return messagestore.NewInvalidError("category", string(category), rule)
 		}
@@ -317,7 +317,7 @@ func categoryRule(category string) string {
 	return ""
 }
 
-// Most is MaxViolations or its default.
+// Most returns MaxViolations or its default.
 func (c *VerifyConfig) Most() int {
 	if c == nil || c.MaxViolations == 0 {
 		return 100

@@ -13,8 +13,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A batch has the appends of one call as they go into the database. It is prepared by the
-// caller, so that the one writer need not.
+// A batch has the appends of one call, encoded for the database. The caller's goroutine prepares
+// it, to save time in the only writer.
 type batch struct {
 	appends []messagestore.Append
 	rows    [][]row // of each append
@@ -58,16 +58,15 @@ func (b *batch) unknown(cause error) error {
 	return &messagestore.OutcomeUnknownError{Writes: b.appends, Cause: cause}
 }
 
-// errRefused is the error of a message that the database does not take, before its cause is
-// looked up.
+// errRefused is the error when the database refuses a message, before refusal looks up the cause.
 var errRefused = errors.New("the database refused a message although its stream is at the expected version and its id is new")
 
-// write adds the batch to the transaction of db, or nothing. Unless the error is an
-// answer of the contract (see isAnswer), the transaction should be rolled back.
+// write adds the whole batch to the transaction of db, or nothing. If it returns an error that is
+// not an answer (see isAnswer), roll the transaction back.
 //
-// It first tries to insert, and looks the ids and versions up only if that is
-// refused. The result is the same as the other way round: inserting succeeds only
-// if no id is recorded and every stream is at its version.
+// It first inserts, and looks up the ids and versions only if the database refuses. The result is
+// the same as the other way round: inserting succeeds only if no id is recorded and every stream is
+// at its version.
 func (b *batch) write(ctx context.Context, db queryer) ([]messagestore.Written, error) {
 	if b.records == 1 && len(b.appends) == 1 {
 		written, err := b.insert(ctx, db) // one statement, and so atomic
@@ -95,7 +94,7 @@ func (b *batch) write(ctx context.Context, db queryer) ([]messagestore.Written, 
 	return nil, err
 }
 
-// insert adds the messages in order until one is refused.
+// insert adds the messages in order until the database refuses one.
 func (b *batch) insert(ctx context.Context, db queryer) ([]messagestore.Written, error) {
 	now := b.clock.now()
 	all := make([]messagestore.Written, len(b.appends))
@@ -137,8 +136,8 @@ func (b *batch) insert(ctx context.Context, db queryer) ([]messagestore.Written,
 	return all, nil
 }
 
-// refusal finds out why the database took no message: all had been written before,
-// an id is recorded for something else, or a stream is at another version.
+// refusal finds out why the database refused a message: all had been written before, an id is
+// recorded for something else, or a stream is at another version.
 func (b *batch) refusal(ctx context.Context, db queryer) ([]messagestore.Written, error) {
 	written, err := b.earlier(ctx, db)
 	if written != nil || err != nil {
@@ -156,9 +155,9 @@ func (b *batch) refusal(ctx context.Context, db queryer) ([]messagestore.Written
 	return nil, errRefused
 }
 
-// expects returns the version of a's stream, and whether a expects that version, or the stream is
-// past it by messages of the types that a lets come, and has the message that a expects there.
-// None of the messages that came may be missing.
+// expects returns the version of a's stream, and whether the stream meets a's conditions: it is at
+// the expected version, or past it only by messages of the types in Past, which must all still be
+// there, and has the message After.
 func expects(ctx context.Context, db queryer, a messagestore.Append) (actual messagestore.Version, ok bool, err error) {
 	actual, err = version(ctx, db, a.Stream)
 	if err == nil && a.After != uuid.Nil {
@@ -201,8 +200,7 @@ func (b *batch) meet(ctx context.Context, db queryer) (*messagestore.Conflict, e
 	return met, nil
 }
 
-// A clock tells the time, as messages have it. The zero clock is the process's; only tests have
-// another.
+// A clock returns the time for messages. nil is the process's clock; only tests use another.
 type clock func() time.Time
 
 func (c clock) now() time.Time {
@@ -212,8 +210,8 @@ func (c clock) now() time.Time {
 	return c().UTC().Truncate(time.Microsecond)
 }
 
-// earlier returns the result of an earlier write of the same messages, nil if none of the ids
-// is recorded, and an [*messagestore.IDConflictError] for all between.
+// earlier returns the result of an earlier write of the same messages; nil if no id is recorded;
+// and otherwise an [*messagestore.IDConflictError].
 func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written, error) {
 	all := make([]messagestore.Written, len(b.appends))
 	var first, differs *messagestore.IDConflictError
@@ -221,7 +219,7 @@ func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written
 	for i, a := range b.appends {
 		w := &all[i]
 		*w = messagestore.Written{Stream: a.Stream, Version: a.Expected, Duplicate: true}
-		if exists, _ := a.Expected.Exists(messagestore.NoStream); exists { // what a check is answered
+		if exists, _ := a.Expected.Exists(messagestore.NoStream); exists { // the answer for a check
 			var err error
 			if w.Version, err = version(ctx, db, a.Stream); err != nil {
 				return nil, err
@@ -260,8 +258,9 @@ func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written
 	return all, nil
 }
 
-// settle returns the stream's messages that have one of the ids. It runs in a transaction that can
-// write, so nothing else is under way. If one is missing, it makes sure that it stays so.
+// settle returns the messages of the stream with these ids. It runs in a transaction that holds the
+// write lock, so nothing else is under way. If a message is missing, settle makes sure that it is
+// never written.
 func settle(ctx context.Context, db queryer, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	var all []*messagestore.Message
 	for _, id := range ids {
@@ -282,8 +281,8 @@ func settle(ctx context.Context, db queryer, stream messagestore.StreamName, ids
 	return all, nil
 }
 
-// isAnswer reports whether err is an outcome of the contract, after which the
-// transaction is as it was before.
+// isAnswer reports whether err is an outcome that the driver promises, such as a conflict, after
+// which the transaction is unchanged.
 func isAnswer(err error) bool {
 	return err == nil || errors.Is(err, messagestore.ErrVersionConflict) || errors.Is(err, messagestore.ErrIDConflict)
 }

@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// Check implements [messagestore.Driver]. To check writing it takes the write lock for a
-// moment, as a write does, and waits for it as long, at most [Config.BusyTimeout]. A file that was
-// removed or replaced since it was opened is an error too: what is written to it then is lost.
+// Check implements [messagestore.Driver]. To check writing, it takes the write lock for a moment
+// and, like a write, waits for it at most [Config.BusyTimeout]. It is also an error if the file was
+// removed or replaced since it was opened: writes to it would be lost.
 func (d *Driver) Check(ctx context.Context, write bool) error {
 	if d.file != nil {
 		if err := d.file.check(); err != nil {

@@ -12,22 +12,21 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Failures of this driver, to match with [errors.Is].
+// Failures of this driver, for [errors.Is].
 var (
-	// ErrBusy is matched by the error of a call that waited too long for another
-	// connection to finish. Nothing was written.
+	// ErrBusy is returned when a call waited too long for another connection to finish. Nothing was
+	// written.
 	ErrBusy = errors.New("the SQLite database is busy")
 
-	// ErrNotAStore is matched by the error of opening a file that is not a
-	// database, or one of something else.
+	// ErrNotAStore is returned when the file to open is not a database, or is a database of another
+	// application.
 	ErrNotAStore = errors.New("not a message store")
 
-	// ErrNewerSchema is matched by the error of opening a file that was written by
-	// a newer version of this package.
+	// ErrNewerSchema is returned when a newer version of this package wrote the file to open.
 	ErrNewerSchema error = failure.LastingError("the schema is newer than this program")
 
-	// ErrNoSchema is returned over a transaction whose database does not have the
-	// tables: see [Schema].
+	// ErrNoSchema is returned when the database of a caller's transaction does not have the tables:
+	// see [Schema].
 	ErrNoSchema error = failure.LastingError("the message store's tables are not in this database: create them with sqlite.Schema")
 )
 
@@ -46,7 +45,7 @@ func (e *openError) Error() string {
 	}
 	cause := e.cause
 	if of, ok := errors.AsType[*fs.PathError](cause); ok && len(of.Path) > errortext.Max {
-		cause = of.Err // the path is told
+		cause = of.Err // the path is in the text already
 	}
 	return said + ": " + errortext.Of(cause)
 }
@@ -54,14 +53,14 @@ func (e *openError) Error() string {
 // Unwrap returns the cause.
 func (e *openError) Unwrap() error { return e.cause }
 
-// A busyError says how long a call waited for another connection, which may be
-// one in another process, to finish its transaction.
+// A busyError says how long a call waited for another connection, perhaps of another process, to
+// finish its transaction.
 type busyError struct {
 	waited time.Duration
 	cause  error
 }
 
-// Error names the remedy if a transaction was opened the wrong way.
+// Error also names the remedy if a transaction was begun the wrong way.
 func (e *busyError) Error() string {
 	if code(e.cause) == codeBusySnapshot {
 		return fmt.Sprintf("%v: the transaction has read what another has changed since: begin it with BEGIN IMMEDIATE", ErrBusy)
@@ -93,7 +92,7 @@ const (
 	codeBusySnapshot = codeBusy | 2<<8
 )
 
-// code returns the extended result code in err, or 0 for none.
+// code returns the extended result code in err, or 0.
 func code(err error) int {
 	coded, ok := errors.AsType[interface {
 		error
@@ -107,8 +106,7 @@ func code(err error) int {
 
 func primary(err error) int { return code(err) & 0xFF }
 
-// isBusy reports whether the statement may be tried again: it met a lock and did
-// nothing.
+// isBusy reports whether the statement may be tried again: it found a lock and did nothing.
 func isBusy(err error) bool {
 	switch primary(err) {
 	case codeBusy, codeLocked, codeProtocol:
@@ -117,8 +115,8 @@ func isBusy(err error) bool {
 	return false
 }
 
-// mayEndTransaction reports whether SQLite may have rolled the whole transaction back
-// for it (https://www.sqlite.org/lang_transaction.html, "Response To Errors").
+// mayEndTransaction reports whether SQLite may have rolled back the whole transaction because of
+// err (https://www.sqlite.org/lang_transaction.html, "Response To Errors").
 func mayEndTransaction(err error) bool {
 	switch primary(err) {
 	case codeNoMemory, codeInterrupt, codeIO, codeFull:

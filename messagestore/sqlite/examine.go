@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// A State is what [Driver.Examine] finds.
+// A State is the result of [Driver.Examine].
 type State struct {
 	Path        string
 	Bytes       int64 // of the file
-	LogBytes    int64 // of the write-ahead log, which SQLite keeps beside it
+	LogBytes    int64 // of the write-ahead log, in the -wal file
 	FreeBytes   int64 // within the file, of removed messages
-	Schema      int   // the version of its tables
+	Schema      int   // the version of the tables
 	Newest      int   // the version that this package makes
 	Messages    int64
 	JournalMode string        // wal
 	Synchronous int           // of the connection that writes: 2 is full
-	LockWait    time.Duration // how long the write lock took to get
+	LockWait    time.Duration // how long the call waited for the write lock
 }
 
-// Examine looks at the file and its settings, for an operator. It takes the write lock for a
-// moment, and changes nothing.
+// Examine reads the state of the file and its settings, for an operator. It takes the write lock
+// for a moment, and changes nothing.
 func (d *Driver) Examine(ctx context.Context) (State, error) {
 	s := State{Newest: len(schemas)}
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {

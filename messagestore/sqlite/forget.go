@@ -14,10 +14,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-// Forgets implements [messagestore.Driver]: Forget does.
+// Forgets implements [messagestore.Driver]: see Forget.
 func (*Driver) Forgets() bool { return true }
 
-// maxForgotten bounds the keys that one transaction looks at.
+// maxForgotten is how many keys one transaction looks at, at most.
 const maxForgotten = 5000
 
 // A forgetRecord is the data of a message of type dibs:Forgotten.
@@ -29,19 +29,20 @@ type forgetRecord struct {
 	Reason         string    `json:"reason,omitempty"`
 }
 
-// Forget removes the keys of a category that are older than an age, with all their messages, as
-// package messagestore/postgres/admin does: the requests of an inbox, the items of a category that
-// queues read, and the intents and the reservations of a category whose first manager, or reserver,
-// had a KeyLife. No tombstone is left, and the keys are free. An age of less than the KeyLife, or a
-// day for an inbox and for items, and any other category, is a [*messagestore.InvalidError].
+// Forget removes the keys of a category that are older than age, with all their messages, like
+// package messagestore/postgres/admin: the requests of an inbox, the items of a category that
+// queues read, and the intents and the reservations of a category if its first manager, or
+// reserver, had a KeyLife. It leaves no tombstone, and the keys are free. The age is at least the
+// KeyLife, and at least a day for an inbox and for items; a lower age, or any other category, is a
+// [*messagestore.InvalidError].
 //
-// The key that has the last message of its category stays, and so do streams that were deleted, or
-// end with another message, streams with a message that a queue has not finished, or that a
-// consumer of the items has yet to pass or has parked, and reservations that may still be needed:
-// see there. At most 10,000 messages are removed in one transaction, or one key with more, for
-// which writers wait, and each such transaction is recorded by a message of type dibs:Forgotten in
-// payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an
-// error, some of it may be done; to call it again is safe.
+// The key with the last message of its category stays. So do streams that were deleted or end with
+// another message, streams with a message that a queue has not finished, or that a consumer of the
+// items has yet to pass or has parked, and reservations that may still be needed: see package
+// admin. Each transaction removes at most 10,000 messages, or one key with more, and writers wait
+// meanwhile. It records itself by a message of type dibs:Forgotten, with numbers and no names; for
+// payment:intent the stream is payment:intent+forgotten-1. If Forget returns an error, a part may
+// be done; it is safe to call it again.
 func (d *Driver) Forget(
 	ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions,
 ) (retention.Forgotten, error) {
@@ -74,7 +75,7 @@ func (d *Driver) Forget(
 	return forgotten, nil
 }
 
-// forget is one transaction of Forget. It returns where the next one begins, if there is one.
+// forget is one transaction of Forget. It returns where the next begins, if there is more to do.
 func forget(
 	ctx context.Context, db queryer, category messagestore.Category, from messagestore.GlobalPosition, age time.Duration, o *retention.ForgetOptions,
 ) (batch retention.Forgotten, next messagestore.GlobalPosition, more bool, err error) {
@@ -148,8 +149,8 @@ func forget(
 	return batch, next, more, appendOwn(ctx, db, category.WithType("forgotten").Stream("1"), "dibs:Forgotten", data, nil)
 }
 
-// keyLife returns how long the keys of a category live at least, 0 for ever. A life that was
-// declared after the first key is none, and neither is one that cannot be read.
+// keyLife returns the least time for which the keys of a category live, 0 for ever. It ignores a
+// life that was declared after the first key, or that cannot be read.
 func keyLife(ctx context.Context, db queryer, category messagestore.Category, n needed) (time.Duration, error) {
 	if n.inbox || n.items() {
 		return removal.InboxKeyLife, nil
@@ -173,19 +174,19 @@ func keyLife(ctx context.Context, db queryer, category messagestore.Category, n 
 	return life, nil
 }
 
-// A needed tells which keys of a category may still be needed.
+// A needed knows which keys of a category may still be needed.
 type needed struct {
 	inbox, reserves, queued bool
 
-	// Of reservations, and of items:
+	// For reservations and items:
 	passed   messagestore.GlobalPosition // by the consumers of the copies, or of the items
 	consumed bool                        // there is a consumer
 
-	// Of reservations:
+	// For reservations:
 	unhandled time.Time // when the first command was written that a consumer has yet to pass
 }
 
-// items reports whether the keys are those of items, and of nothing else.
+// items reports whether the keys are only items.
 func (n needed) items() bool { return n.queued && !n.inbox && !n.reserves }
 
 func neededOf(ctx context.Context, db queryer, category messagestore.Category) (n needed, err error) {
@@ -216,8 +217,8 @@ func neededOf(ctx context.Context, db queryer, category messagestore.Category) (
 	return n, nil
 }
 
-// isOpen reports whether a queue, or that of a consumer's parked messages, has not finished a
-// message of the stream of a key, or of the command of a reservation.
+// isOpen reports whether any queue, also one of parked messages, has not finished a message of the
+// key's stream or of the stream of a reservation's command.
 func (n needed) isOpen(ctx context.Context, db queryer, last *messagestore.Message, first messagestore.Version) (bool, error) {
 	if !n.queued && !n.reserves {
 		return false, nil
@@ -229,7 +230,7 @@ func (n needed) isOpen(ctx context.Context, db queryer, last *messagestore.Messa
 	return queue != "", err
 }
 
-// ends reports whether the key of a stream may be removed which last is the last message of.
+// ends reports whether the key may be removed, judging by last, the last message of its stream.
 func (n needed) ends(last message) bool {
 	switch {
 	case n.inbox:
@@ -245,9 +246,9 @@ func (n needed) ends(last message) bool {
 	return kept != nil && (string(kept["reservedHandled"]) != "false" || last.GlobalPosition < n.passed)
 }
 
-// passed returns the lowest global position from which one of the consumers of a category has yet
-// to read, and whether the category has any. A checkpoint that cannot be read counts as 0. A
-// consumer whose ledger was deleted does not count.
+// passed returns the lowest global position from which any consumer of a category has yet to read,
+// and whether the category has consumers. A checkpoint that cannot be read counts as 0. A consumer
+// does not count if its ledger was deleted.
 func passed(ctx context.Context, db queryer, category messagestore.Category) (lowest messagestore.GlobalPosition, any bool, err error) {
 	lasts, err := query(ctx, db, lastsSQL, string(category.WithType("position")))
 	if err != nil {
@@ -290,7 +291,7 @@ func passed(ctx context.Context, db queryer, category messagestore.Category) (lo
 				Position messagestore.GlobalPosition `json:"position"`
 			}
 			if checkpoint.Type == removal.CheckpointType {
-				_ = json.Unmarshal(checkpoint.Data, &body) // 0 for what cannot be read
+				_ = json.Unmarshal(checkpoint.Data, &body) // 0 if it cannot be read
 			}
 			at = body.Position
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Heads implements [messagestore.Driver]. Over a transaction, which has one user,
-// it is not supported.
+// Heads implements [messagestore.Driver]. It is not supported over a transaction, which has one
+// user.
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
 	if d.close == nil {
 		return nil, fmt.Errorf("heads of categories: %w", messagestore.ErrNotSupported)

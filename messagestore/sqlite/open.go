@@ -18,19 +18,18 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Open opens the message store in the file at path, and creates it, also the file, if it is not
-// there. Its folder must be. A new file, and those that SQLite puts beside it, may be read and
-// written by the user of this process alone (mode 0600); the mode of a file that is there stays,
-// and those beside it have the same. Any number of processes may open one file at a time, also a
-// new one. The caller closes it.
+// Open opens the message store in the file at path. It creates the store, and also the file, if it
+// does not exist; the folder must exist. A new file, and the files that SQLite puts next to it,
+// have mode 0600; an existing file keeps its mode, and the files next to it get the same. Several
+// processes may open one file at a time, also a new one. You close the driver.
 //
-// An empty path, one with a NUL in it and ":memory:" are refused with an
-// [*messagestore.InvalidError]. Every other error names the file, the cause and the remedy: it
-// matches [ErrNotAStore] if the file is something else, [ErrNewerSchema] if a newer version of this
-// package wrote it, and [ErrBusy] if another process would not let go of it in time.
+// An empty path, a path with a NUL and ":memory:" are an [*messagestore.InvalidError]. Every other
+// error names the file, the cause and the remedy: it matches [ErrNotAStore] if the file is not a
+// message store, [ErrNewerSchema] if a newer version of this package wrote it, and [ErrBusy] if
+// another process kept it locked for too long.
 //
-// A database of the application's own can be opened if it has the tables that [Schema] creates. It
-// is set to write-ahead logging, as every store is.
+// You can also open your own database if it has the tables that [Schema] creates. Open switches it
+// to write-ahead logging, like every store.
 func Open(ctx context.Context, path string, config *Config) (*Driver, error) {
 	return open(ctx, "sqlite", path, config)
 }
@@ -85,8 +84,8 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 	})}, nil
 }
 
-// checkPath returns path as an absolute one. It must not open the file: SQLite's
-// locks are the process's, and closing any descriptor of the file drops them.
+// checkPath checks path and returns it as an absolute path. It must not open the file: SQLite's
+// locks belong to the process, and closing any descriptor of the file drops them.
 func checkPath(path string) (string, error) {
 	refuse := func(rule string) (string, error) {
 		return "", messagestore.NewInvalidError("path", path, rule)
@@ -119,12 +118,12 @@ func checkPath(path string) (string, error) {
 	return absolute, nil
 }
 
-// making is held while a file is made: to close it would drop the locks that another call of [Open]
-// has taken on it since.
+// making is held while a file is made: closing the new file would drop the locks that another call
+// of [Open] has taken on it meanwhile.
 var making sync.Mutex
 
-// makeFile makes a file that is not there, for its user alone: SQLite would make one for all to
-// read. The files beside it get its mode. Where it cannot be made SQLite says why.
+// makeFile makes the file if it does not exist, for its user only: SQLite would make it readable
+// for all. The files next to it get its mode. If it cannot be made, SQLite reports the reason.
 func makeFile(path string) {
 	making.Lock()
 	defer making.Unlock()
@@ -136,8 +135,8 @@ func makeFile(path string) {
 	}
 }
 
-// dataSource names the file as a URI, in which no character of a path means
-// anything else. Waiting for locks is our own business: see turn.go.
+// dataSource returns a URI for the file, with all special characters escaped. The driver itself
+// waits for locks: see turn.go.
 func dataSource(path string, pragmas ...string) string {
 	path = filepath.ToSlash(path)
 	if !strings.HasPrefix(path, "/") {
@@ -149,7 +148,7 @@ func dataSource(path string, pragmas ...string) string {
 	return u.String()
 }
 
-// prepareFile makes sure that the file holds a store, of this version.
+// prepareFile makes sure that the file holds a store of this version.
 func prepareFile(ctx context.Context, db *sql.DB, timeout time.Duration) error {
 	conn, err := connect(ctx, db, timeout)
 	if err != nil {
@@ -157,7 +156,7 @@ func prepareFile(ctx context.Context, db *sql.DB, timeout time.Duration) error {
 	}
 	defer conn.Close()
 	return retry(ctx, timeout, func() error {
-		// In this order: between the two another process may create the tables.
+		// This order matters: between the two another process may create the tables.
 		empty, err := isEmpty(ctx, conn)
 		if err != nil {
 			return err
@@ -197,16 +196,16 @@ func logAhead(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// upgradeFile takes the write lock before it looks again. So one process creates the tables, and
-// the others find them.
+// upgradeFile takes the write lock and looks again, so that one process creates the tables and the
+// others find them.
 func upgradeFile(ctx context.Context, conn *sql.Conn) error {
 	if _, err := conn.ExecContext(ctx, beginSQL); err != nil {
 		return err
 	}
 	err := upgrade(ctx, conn)
 	if err == nil {
-		// A process that was killed may have left messages that it never flushed, and SQLite
-		// reads those as written. This flushes it, before anybody is told that it is there.
+		// A killed process may have left messages that it never flushed, and SQLite reads them as
+		// written. This flushes them before anybody reads them.
 		_, err = conn.ExecContext(ctx, settleSQL)
 	}
 	if err == nil {

@@ -19,8 +19,8 @@ type pool struct {
 	statements map[string]*sql.Stmt
 }
 
-// newPool prepares the statements that are used all the time. database/sql prepares them again
-// on each connection that needs them.
+// newPool prepares the frequent statements. database/sql prepares them again on each connection
+// that needs them.
 func newPool(ctx context.Context, db *sql.DB, timeout time.Duration) (*pool, error) {
 	p := &pool{db: db, timeout: timeout, statements: map[string]*sql.Stmt{}}
 	for _, statement := range []string{

@@ -5,14 +5,14 @@ import (
 	"database/sql"
 )
 
-// queryer runs statements: a [*sql.Tx], a [*sql.Conn], or one of them with prepared statements.
+// queryer runs statements: a [*sql.Tx], a [*sql.Conn], or either with prepared statements.
 type queryer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// prepared prepares each statement once, for as long as the connection or the
-// transaction lives that it is prepared on. It has one user.
+// prepared prepares each statement once, for the life of its connection or transaction. It has one
+// user.
 type prepared struct {
 	on         preparer
 	statements map[string]*sql.Stmt

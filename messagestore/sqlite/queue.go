@@ -97,18 +97,18 @@ var (
 	queueTicketsSQL string
 )
 
-// A queue is the rows of one, in a transaction. It implements [queuestate.Rows].
+// A queue is a queue's rows, in a transaction. It implements [queuestate.Rows].
 type queue struct {
 	ctx     context.Context //nolint:containedctx // of the transaction
 	db      queryer
-	id      int64 // 0 for a queue that is not there yet: it has no rows
+	id      int64 // 0 for a queue that does not exist yet: it has no rows
 	of      queuing.Queue
-	removed bool // and only its name is kept: it has no rows
+	removed bool // removed, and only its name is kept: it has no rows
 	now     time.Time
 }
 
-// queueOf finds a queue, and adds it if it is to be kept. A queue of another category is refused,
-// and so is one to be kept that was removed.
+// queueOf finds a queue. With keep, it adds the queue if it does not exist, and refuses it if it
+// was removed. It also refuses a queue of another category.
 func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool, now time.Time) (q *queue, refused, err error) {
 	q = &queue{ctx: ctx, db: db, of: of, now: now}
 	var category string
@@ -129,10 +129,10 @@ func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool, now t
 	return q, nil, err
 }
 
-// changeQueue calls f in a transaction that can write. Where it is not known whether that was
-// committed, the outcome is unknown.
+// changeQueue calls f in a transaction that can write. If nobody knows whether it was committed, it
+// returns an error of unknown outcome.
 func changeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTransaction bool, f func(queuestate.Rows) (T, error)) (answer T, err error) {
-	keep := !inTransaction // in another database's transaction there is none
+	keep := !inTransaction // a transaction of another database does not have the queue
 	return writeQueue(ctx, d, of, inTransaction, keep, func(q *queue) (T, error) { return f(q) })
 }
 
@@ -141,7 +141,7 @@ func writeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTrans
 	if d.transactions == nil && !inTransaction {
 		return none, fmt.Errorf("%w: a queue is changed in a step of its own, not in a transaction of the caller's", messagestore.ErrNotSupported)
 	}
-	var answer T // as what a function of change assigns, and so is refused
+	var answer T // read answer and refused only after success, like the variables of change
 	var refused error
 	err := d.writes.do(ctx, &job{
 		run: func(ctx context.Context, db queryer) error {
@@ -300,7 +300,7 @@ func (d *Driver) Queues(ctx context.Context) ([]queuing.Status, error) {
 	return all, nil
 }
 
-// rowsOf returns what scan makes of each row.
+// rowsOf returns the results of scan for all rows.
 func rowsOf[T any](ctx context.Context, db queryer, statement string, args []any, scan func(*sql.Rows) (T, error)) (all []T, err error) {
 	rows, err := db.QueryContext(ctx, statement, args...)
 	if err != nil {
@@ -521,14 +521,14 @@ func (q *queue) First(m *messagestore.Message) (*messagestore.Message, error) {
 	return q.message(queueAtSQL, string(m.Stream), 0)
 }
 
-// openItem returns the first position of a stream in a range of a message that a queue has not
-// finished, and the queue's name; "" for none. ButParked leaves out the queues of parked messages.
+// openItem returns the position of the first message of a stream, within a range, that a queue has
+// not finished, and the queue's name, or "". butParked leaves out the queues of parked messages.
 func openItem(ctx context.Context, db queryer, stream messagestore.StreamName, first, below messagestore.Version, butParked bool) (at messagestore.Version, name string, err error) {
 	_, err = scanOne(ctx, db, queueOpenItemSQL, []any{string(stream), int64(first), int64(below), string(stream.Category()), butParked}, &at, &name)
 	return at, name, err
 }
 
-// hasQueue reports whether a queue reads a category, other than one of parked messages.
+// hasQueue reports whether a queue reads a category, not counting queues of parked messages.
 func hasQueue(ctx context.Context, db queryer, category messagestore.Category) (has bool, err error) {
 	_, err = scanOne(ctx, db, queueReadsSQL, []any{string(category)}, &has)
 	return has, err

@@ -10,15 +10,15 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// scanLimit is how many messages of a category one filtered page looks at, so that
-// a read takes a bounded time however few it finds.
+// scanLimit is how many messages of a category one filtered page looks at, which bounds the time of
+// a read that finds few.
 const scanLimit = messagestore.MaxReadMessages
 
 // reader runs functions that do not write.
 type reader interface {
 	read(ctx context.Context, f func(context.Context, queryer) error) error
 
-	// alive returns the error that every call has by now, if there is one.
+	// alive returns the error of all calls after the end, or nil.
 	alive(ctx context.Context) error
 }
 
@@ -159,7 +159,7 @@ func (d *Driver) query(ctx context.Context, statement string, args ...any) ([]*m
 	return recorded(found), explain(err)
 }
 
-// A message is a recorded one with its metadata as written.
+// A message is a recorded message with its metadata in stored form.
 type message struct {
 	*messagestore.Message
 	metadata json.RawMessage
@@ -206,8 +206,8 @@ func version(ctx context.Context, db queryer, stream messagestore.StreamName) (m
 	return v, err
 }
 
-// scanOne reads the row that a statement returns and reports whether there was one.
-// It goes on to the end of the rows: a statement that writes is done only there.
+// scanOne reads the row of a statement and reports whether there was a row. It reads to the end of
+// the rows, because only there a statement that writes is done.
 func scanOne(ctx context.Context, db queryer, statement string, args []any, into ...any) (bool, error) {
 	rows, err := db.QueryContext(ctx, statement, args...)
 	if err != nil {

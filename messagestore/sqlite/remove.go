@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	// maxRemoved bounds the messages that one transaction removes, and so its duration.
+	// maxRemoved is how many messages one transaction removes at most, which bounds its duration.
 	maxRemoved = 10_000
 
 	trimmedType = "dibs:Trimmed"
 )
 
-// TrimCheckpoints implements [messagestore.Driver]. It records what it removed, as a trim
-// does.
+// TrimCheckpoints implements [messagestore.Driver]. It records the removal like a trim.
 func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error) {
 	var removed int64
 	err := d.change(ctx, "trim checkpoints", func(ctx context.Context, db queryer) error {
@@ -50,7 +49,7 @@ func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 		if err != nil {
 			return err
 		}
-		// The records of earlier trims tell nothing that the last does not.
+		// The last record says everything that the earlier records say.
 		_, last, _, err = endsOf(ctx, db, records)
 		if err == nil {
 			_, err = removeBelow(ctx, db, records, last)
@@ -63,9 +62,8 @@ func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 	return removed, nil
 }
 
-// change runs f in a transaction that can write. What f assigns is the caller's once change has
-// returned nil: beside an error f may still run, in the writer's goroutine, and the caller touches
-// none of it.
+// change runs f in a transaction that can write. Read the variables that f assigns only if change
+// returns nil: after an error f may still be running in the writer's goroutine.
 func (d *Driver) change(ctx context.Context, what string, f func(context.Context, queryer) error) error {
 	return explain(d.writes.do(ctx, &job{
 		run: f,
@@ -76,7 +74,7 @@ func (d *Driver) change(ctx context.Context, what string, f func(context.Context
 }
 
 // endsOf returns the positions of the first and the last message of a stream, and whether it has
-// one.
+// messages.
 func endsOf(ctx context.Context, db queryer, stream messagestore.StreamName) (first, last messagestore.Version, there bool, err error) {
 	there, err = scanOne(ctx, db, endsSQL, []any{string(stream)}, &first, &last)
 	return first, last, there, err
@@ -90,8 +88,8 @@ func removeBelow(ctx context.Context, db queryer, stream messagestore.StreamName
 	return result.RowsAffected()
 }
 
-// refuseRecords refuses a stream that has the records of trims or of forgotten keys: they are all
-// that is left of what was removed.
+// refuseRecords refuses a stream that has the records of trims or of forgotten keys: nothing else
+// shows that messages were removed.
 func refuseRecords(ctx context.Context, db queryer, stream messagestore.StreamName) error {
 	if category := stream.Category(); !isOfType(category, "retention") && !isOfType(category, "forgotten") {
 		return nil
@@ -115,8 +113,8 @@ type trimRecord struct {
 	Reason  string                  `json:"reason,omitempty"`
 }
 
-// recordTrim writes the record of a trim, and returns its stream, "" for a stream of such records,
-// of whose trims there is none.
+// recordTrim writes the record of a trim, and returns its stream. It returns "" for a stream of
+// records, whose trims are not recorded.
 func recordTrim(ctx context.Context, db queryer, stream messagestore.StreamName, r trimRecord) (messagestore.StreamName, error) {
 	records := retentionStream(stream)
 	if records == "" {
@@ -129,7 +127,7 @@ func recordTrim(ctx context.Context, db queryer, stream messagestore.StreamName,
 	return records, appendOwn(ctx, db, records, trimmedType, data, nil)
 }
 
-// appendOwn appends a message of one of the store's own types.
+// appendOwn appends a message of a type of the store's own.
 func appendOwn(ctx context.Context, db queryer, stream messagestore.StreamName, messageType string, data, metadata []byte) error {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -142,8 +140,8 @@ func appendOwn(ctx context.Context, db queryer, stream messagestore.StreamName, 
 	return err
 }
 
-// retentionStream returns where it is recorded that a stream was trimmed, as in PostgreSQL:
-// account:retention-123 for account-123. It is "" for a stream of such records.
+// retentionStream returns the stream that records the trims of a stream, like on PostgreSQL:
+// account:retention-123 for account-123. It returns "" for a stream of records.
 func retentionStream(stream messagestore.StreamName) messagestore.StreamName {
 	category := stream.Category()
 	if isOfType(category, "retention") {
@@ -158,7 +156,7 @@ func retentionStream(stream messagestore.StreamName) messagestore.StreamName {
 	return name
 }
 
-// isOfType reports whether the last type of a category is this.
+// isOfType reports whether the last type of a category is name.
 func isOfType(category messagestore.Category, name string) bool {
 	return strings.HasSuffix(string(category), ":"+name) || strings.HasSuffix(string(category), "+"+name)
 }

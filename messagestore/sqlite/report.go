@@ -11,7 +11,7 @@ import (
 
 var _ report.Driver = (*Driver)(nil)
 
-// Report is for dibs report: it implements the driver's part of internal/report.
+// Report implements the driver's part of internal/report, for the command dibs report.
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	keys := make([]any, 3)
 	for i, key := range q.By {
@@ -38,7 +38,7 @@ func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, err
 			switch {
 			case err != nil:
 				return err
-			case total: // the last row, which is about them all
+			case total: // the last row, which has the totals
 				counts.Messages, counts.Groups = row.Messages, row.Bytes
 				continue
 			}

@@ -17,14 +17,14 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-// Trim removes the first messages of a stream, as package messagestore/postgres/admin does: the
-// last one always stays, and so does the version; the remaining messages keep their positions. It
-// is recorded by messages of type dibs:Trimmed in account:retention-123 for account-123.
+// Trim removes the first messages of a stream, like package messagestore/postgres/admin. The last
+// message always stays, and so does the version; the remaining messages keep their positions.
+// Messages of type dibs:Trimmed record it: for account-123 in account:retention-123.
 //
-// A reservation is left as it is, and so is a message that a queue has not finished as an item, or
-// that a consumer has parked, with all behind it. At most 10,000 messages are removed in one
-// transaction, for which writers wait. If it ends with an error, some of it may be done; to call it
-// again is safe.
+// Trim does not remove a reservation. A message that a queue has not finished, or that a consumer
+// has parked, stays with all messages behind it. Each transaction removes at most 10,000 messages,
+// and writers wait meanwhile. If Trim returns an error, a part may be done; it is safe to call it
+// again.
 func (d *Driver) Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error) {
 	trimmed := retention.Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
 	err := removal.CheckName(stream)
@@ -123,7 +123,7 @@ func trim(ctx context.Context, db queryer, stream messagestore.StreamName, o *re
 	return t, more, err
 }
 
-// spare returns the time from which on messages stay.
+// spare returns the time since which messages stay.
 func spare(o *retention.TrimOptions) time.Time {
 	age := o.MinAge
 	switch age {
@@ -139,8 +139,8 @@ func spare(o *retention.TrimOptions) time.Time {
 	return young
 }
 
-// reservationOf returns the properties that a tombstone keeps of the message that made a
-// reservation, nil for any other.
+// reservationOf returns the properties that a tombstone keeps if the message made a reservation,
+// else nil.
 func reservationOf(metadata json.RawMessage) map[string]json.RawMessage {
 	var m struct {
 		Local map[string]json.RawMessage `json:"localProperties"`
@@ -157,9 +157,8 @@ func reservationOf(metadata json.RawMessage) map[string]json.RawMessage {
 	return kept
 }
 
-// TrimCategory trims every stream that a category has when it gets there, in order of their
-// names, each as [Driver.Trim] does, and yields each result. After an error it yields nothing
-// more.
+// TrimCategory calls [Driver.Trim] for every stream of a category, in order of their names,
+// including streams that are written while it runs, and yields each result. It ends after an error.
 func (d *Driver) TrimCategory(ctx context.Context, category messagestore.Category, options *retention.TrimOptions) iter.Seq2[retention.Trimmed, error] {
 	const page = 1000
 
@@ -209,13 +208,13 @@ func (d *Driver) streams(ctx context.Context, category messagestore.Category, af
 }
 
 // Delete puts a tombstone at the end of a stream, if the stream is at the expected version, and
-// removes all before it, in one transaction: see [removal.Tombstone]. The version goes on from
-// there, and the tombstone keeps the digest of a reservation, so that its key stays taken.
+// removes everything before it, in one transaction: see [removal.Tombstone]. The version goes on
+// from there. The tombstone keeps the digest of a reservation, so its key stays taken.
 //
 // The error matches [messagestore.ErrVersionConflict] if the stream is at another version,
 // [messagestore.ErrNotFound] if it has no messages, [retention.ErrOpenItem] if a queue has not
-// finished a message of it, [messagestore.ErrInvalid] if it has the records of removals, and
-// [messagestore.ErrNotSupported] for EraseName: on SQLite the name stays.
+// finished one of its messages, [messagestore.ErrInvalid] if the stream has the records of
+// removals, and [messagestore.ErrNotSupported] with EraseName: on SQLite the name stays.
 func (d *Driver) Delete(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions,
 ) (retention.Deleted, error) {
@@ -271,7 +270,7 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 	}
 	if stands && first == last {
 		var stone removal.Tombstone
-		_ = json.Unmarshal(tail[0].Data, &stone) // of a later release, perhaps
+		_ = json.Unmarshal(tail[0].Data, &stone) // it may be of a later release
 		d.Already, d.Version, d.Messages = true, last, stone.Messages
 		return d, nil
 	}
@@ -305,10 +304,10 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 	return d, err
 }
 
-// Verify checks the whole store, as of one moment, and reports violations of these rules of
-// [retention.Violation]: indexes (by PRAGMA integrity_check), dense, order, derived, json, sequence,
-// reservation, consumer and queue. Writers go on meanwhile, and raise no alarm. It reads every
-// message. A category that has no message is an error that matches [messagestore.ErrNotFound].
+// Verify checks the whole store, at one moment, and reports violations of these rules of
+// [retention.Violation]: indexes (by PRAGMA integrity_check), dense, order, derived, json,
+// sequence, reservation, consumer and queue. Writers go on meanwhile, and cause no false alarms. It
+// reads every message. If a category has no message, the error matches [messagestore.ErrNotFound].
 func (d *Driver) Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error) {
 	err := config.Validate()
 	if err == nil && config != nil && config.Amcheck {
@@ -341,9 +340,9 @@ type verifier struct {
 	found  retention.Verification
 
 	seen    map[messagestore.Category]bool
-	ledgers map[messagestore.StreamName]bool // the streams in which consumers keep their generations
+	ledgers map[messagestore.StreamName]bool // the streams with the consumers' generations
 	heads   map[messagestore.Category]messagestore.GlobalPosition
-	trims   map[messagestore.StreamName][]messagestore.Version // where the stream begins by its records
+	trims   map[messagestore.StreamName][]messagestore.Version // the first positions of streams, by their records
 	late    []placed                                           // streams that do not begin at 0
 
 	positions []recordedPosition
@@ -514,7 +513,7 @@ func (v *verifier) message(m placed, category, messageType string, data, metadat
 	}
 }
 
-// judge looks at what takes the whole store.
+// judge checks the rules that need the whole store.
 func (v *verifier) judge() {
 	for _, m := range v.late {
 		if !slices.Contains(v.trims[m.stream], m.at) {
@@ -529,7 +528,7 @@ func (v *verifier) judge() {
 	}
 }
 
-// queues looks at the state of the queues.
+// queues checks the state of the queues.
 func (v *verifier) queues(ctx context.Context, db queryer) error {
 	all, err := rowsOf(ctx, db, queueAllSQL, nil, func(rows *sql.Rows) (category messagestore.Category, err error) {
 		return category, rows.Scan(new(int64), new(string), (*string)(&category))
@@ -561,14 +560,14 @@ func (v *verifier) looksAt(category messagestore.Category) bool {
 	return len(v.only) == 0 || slices.Contains(v.only, category)
 }
 
-// counts reports whether another violation of a rule and category is listed.
+// counts reports whether to list another violation of a rule and category.
 func (v *verifier) counts(key string) bool {
 	v.listed[key]++
 	v.found.More = v.found.More || v.listed[key] > v.most
 	return v.listed[key] <= v.most
 }
 
-// ofPositions returns the category whose consumers keep their positions in another.
+// ofPositions returns the category of the consumers that keep their positions in positions.
 func ofPositions(positions messagestore.Category) messagestore.Category {
 	name := string(positions)
 	return messagestore.Category(name[:len(name)-len(":position")])

@@ -10,20 +10,20 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// schemas are the steps from an empty database to the newest version of the
-// tables: the first makes version 1. A step that was released is never changed.
+// schemas are the steps from an empty database to the newest version of the tables: the first makes
+// version 1. Never change a step that was released.
 var schemas = []string{schema1SQL, schema2SQL, schema3SQL, schema4SQL}
 
-// Schema creates or upgrades the tables of a message store in the caller's database, within the
-// caller's transaction. It does nothing if they are up to date. If they are of a newer version than
-// this program knows, the error matches [ErrNewerSchema].
+// Schema creates or upgrades the tables of a message store in your database, in your transaction.
+// It does nothing if they are up to date. If they have a newer version than this program knows, the
+// error matches [ErrNewerSchema].
 //
-// The tables are dibs_store, dibs_messages and those that begin with dibs_queue. A database that
-// has them may be opened with [Open] too, beside the caller's own use of it: in one process only if
-// that is by modernc.org/sqlite, too (see [New]).
+// The tables are dibs_store, dibs_messages and several whose names begin with dibs_queue. You may
+// then also open the database with [Open]; if you use the file in the same process, only with
+// modernc.org/sqlite (see [New]).
 //
-// A context or a transaction that is nil is refused with an [*messagestore.InvalidError]. If the
-// transaction has ended, the error matches [messagestore.ErrClosed].
+// A nil context or transaction is an [*messagestore.InvalidError]. If the transaction has ended,
+// the error matches [messagestore.ErrClosed].
 func Schema(ctx context.Context, tx *sql.Tx) error {
 	if err := checkContext(ctx); err != nil {
 		return fmt.Errorf("schema: %w", err)
@@ -50,10 +50,10 @@ func upgrade(ctx context.Context, db queryer) error {
 	return nil
 }
 
-// schemaVersion returns the version of the tables, 0 for none.
+// schemaVersion returns the version of the tables, or 0 without tables.
 //
-// It is kept in a table and not in PRAGMA user_version, which belongs to the owner of the file:
-// that may be an application that keeps its own tables there.
+// The version is in a table and not in PRAGMA user_version, which belongs to the owner of the file,
+// perhaps an application with its own tables.
 func schemaVersion(ctx context.Context, db queryer) (int, error) {
 	var version int
 	found, err := scanOne(ctx, db, "SELECT version FROM dibs_store", nil, &version)
@@ -68,7 +68,7 @@ func schemaVersion(ctx context.Context, db queryer) (int, error) {
 	return version, nil
 }
 
-// isEmpty reports whether there is nothing at all in a database.
+// isEmpty reports whether a database is completely empty.
 func isEmpty(ctx context.Context, db queryer) (bool, error) {
 	var tables int
 	_, err := scanOne(ctx, db, "SELECT count(*) FROM sqlite_schema", nil, &tables)

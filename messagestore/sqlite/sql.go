@@ -2,7 +2,7 @@ package sqlite
 
 import _ "embed"
 
-// The statements, one to a file, so that they can be read and explained as SQL.
+// The statements, one per file, so that they can be read and explained as SQL.
 var (
 	//go:embed sql/schema_1.sql
 	schema1SQL string

@@ -14,50 +14,46 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.Driver]. A driver that [Open] returned is safe for concurrent
-// use, and its opener closes it. One over a transaction has one user, as the transaction does, and
-// lives as long.
+// Driver is a [messagestore.Driver]. A driver from [Open] is safe for concurrent use, and you close
+// it. A driver over a transaction has one user, like the transaction, and lives as long.
 type Driver struct {
 	reads  reader
 	writes writes
 	close  func() error
 
-	transactions *transactions // nil over a transaction of the caller's
-	file         *file         // nil over a transaction of the caller's
+	transactions *transactions // nil over a transaction of the caller
+	file         *file         // nil over a transaction of the caller
 	clock        clock
-	last         atomic.Pointer[overTx] // the last that Over has given
+	last         atomic.Pointer[overTx] // the last driver that Over has returned
 }
 
 var _ messagestore.Driver = (*Driver)(nil)
 
-// writes runs a job where it can write: in the next transaction of the writer, or
-// in the caller's.
+// writes runs a job in a transaction that can write: the writer's next one, or the caller's.
 type writes interface {
 	do(ctx context.Context, j *job) error
 }
 
-// A job is one call's part of a transaction. It may be run again if the
-// transaction did not happen.
+// A job is one call's part of a transaction. It may run again if the transaction did not happen.
 type job struct {
 	run func(ctx context.Context, db queryer) error
 
-	// unknown makes the call's error where it is not known whether the transaction was
-	// committed.
+	// unknown makes the call's error if nobody knows whether the transaction was committed.
 	unknown func(cause error) error
 
 	size int // bytes that it writes, roughly
 }
 
-// Config changes how a [Driver] works. A nil *Config is a good one.
+// Config configures a [Driver]. nil means the defaults.
 type Config struct {
-	// BusyTimeout is how long a call waits, at most, for other processes, and for functions of
-	// Transact in this one, to finish their writes.
+	// BusyTimeout is how long a call waits, at most, for writes of other processes and for
+	// functions of Transact in this process.
 	//
 	// Defaults to 10 seconds.
 	BusyTimeout time.Duration
 
-	// MaxGroup is how many appends of concurrent callers are committed together,
-	// at most. 1 commits each by itself.
+	// MaxGroup is how many appends of concurrent callers are committed together, at most. With 1
+	// each is committed alone.
 	//
 	// Defaults to 256.
 	MaxGroup int
@@ -118,8 +114,8 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return written, nil
 }
 
-// Over implements [messagestore.Driver], for a *sql.Tx. The calls for one transaction have one
-// driver, whose statements they share.
+// Over implements [messagestore.Driver] for a *sql.Tx. Calls for the same transaction return the
+// same driver, to share its prepared statements.
 func (d *Driver) Over(_ context.Context, tx any) (messagestore.Driver, error) {
 	t, is := tx.(*sql.Tx)
 	if !is {
@@ -137,7 +133,7 @@ func (d *Driver) Over(_ context.Context, tx any) (messagestore.Driver, error) {
 	return over, nil
 }
 
-// An overTx is the driver that a transaction of the caller's was given.
+// An overTx is a caller's transaction and the driver over it.
 type overTx struct {
 	tx     *sql.Tx
 	driver *Driver
@@ -145,8 +141,8 @@ type overTx struct {
 
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (sqlite.New(tx))", messagestore.ErrNotSupported)
 
-// Stage implements [messagestore.Driver]. The transaction keeps all others from writing, so the
-// message is appended at once.
+// Stage implements [messagestore.Driver]. It appends the message at once, because the transaction
+// holds the write lock anyway.
 func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
 	if err := checkContext(ctx); err != nil {
 		return err
@@ -184,7 +180,7 @@ func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) (
 	var met *messagestore.Conflict
 	err := d.write(ctx, b, func(ctx context.Context, db queryer) error {
 		var err error
-		met = nil // of a transaction that did not happen
+		met = nil // forget the result of a transaction that did not happen
 		if written, err = b.write(ctx, db); errors.Is(err, messagestore.ErrVersionConflict) {
 			met, err = b.meet(ctx, db)
 		}
@@ -217,8 +213,8 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 	return found, nil
 }
 
-// Now implements [messagestore.Driver] with the process's clock: SQLite has none of its
-// own, and every process that has the file open is on the same machine.
+// Now implements [messagestore.Driver] with the process's clock: SQLite has no clock, and all
+// processes with the file open are on the same machine.
 func (d *Driver) Now(ctx context.Context) (time.Time, error) {
 	if err := d.reads.alive(ctx); err != nil {
 		return time.Time{}, err
@@ -227,8 +223,8 @@ func (d *Driver) Now(ctx context.Context) (time.Time, error) {
 }
 
 // Close waits for the commit or the Transact that is under way, and closes the file. Calls that
-// wait, and calls after it, get [messagestore.ErrClosed]. It may be called more than once. Over a
-// transaction it does nothing: the transaction is its caller's.
+// wait, and later calls, return [messagestore.ErrClosed]. You may call it more than once. Over a
+// transaction it does nothing: the transaction is yours.
 func (d *Driver) Close() error {
 	if d.close == nil {
 		return nil
@@ -236,14 +232,14 @@ func (d *Driver) Close() error {
 	return d.close()
 }
 
-// Connections implements [messagestore.Driver]: there is no bound that a caller meets, since reads
-// and writes wait for each other in the driver.
+// Connections implements [messagestore.Driver]. It returns 0, no bound for callers, because calls
+// wait for each other inside the driver.
 func (*Driver) Connections() int { return 0 }
 
-// Epoch implements [messagestore.Driver]: a file has none.
+// Epoch implements [messagestore.Driver]: a file has no epoch.
 func (*Driver) Epoch(context.Context) (string, error) { return "", nil }
 
-// Listen implements [messagestore.Driver]: SQLite tells no process of the writes of others.
+// Listen implements [messagestore.Driver]. It is not supported: SQLite does not notify processes.
 func (*Driver) Listen(context.Context, func(messagestore.Category, messagestore.GlobalPosition)) error {
 	return messagestore.ErrNotSupported
 }

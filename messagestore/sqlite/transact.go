@@ -13,21 +13,20 @@ import (
 
 var _ messagestore.TransactDriver[*sql.Tx] = (*Driver)(nil)
 
-// savepoint is set before the caller's function and released after it. SQLite has forgotten
-// it if the function, or a failure in it, ended the transaction.
+// savepoint is set before the caller's function and released after it. If the function, or a
+// failure in it, ended the transaction, the savepoint no longer exists.
 const (
 	beginTransactSQL   = "SAVEPOINT dibs_transact"
 	releaseTransactSQL = "RELEASE dibs_transact"
 )
 
 // Transact implements [messagestore.TransactDriver] in a transaction that holds the write lock from
-// its beginning (BEGIN IMMEDIATE). Writers of this driver wait while f runs, at most for
-// [Config.BusyTimeout], and so does another Transact; a write by f through the same store would
-// wait for f itself.
+// its beginning (BEGIN IMMEDIATE). Other writers of this driver, and another Transact, wait while f
+// runs, at most [Config.BusyTimeout]; a write by f through the same store would wait for f itself.
 //
-// Foreign keys of the caller's tables are not enforced in it: SQLite enforces them on a connection
-// that has said PRAGMA foreign_keys = ON outside of a transaction
-// (https://www.sqlite.org/foreignkeys.html, 2), and the driver's connections do not say so.
+// Foreign keys of your tables are not enforced in it: SQLite enforces them only on a connection
+// with PRAGMA foreign_keys = ON, set outside of a transaction
+// (https://www.sqlite.org/foreignkeys.html, 2), and the driver's connections do not set it.
 func (d *Driver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -42,7 +41,7 @@ func (d *Driver) Transact(
 	return written, explain(err)
 }
 
-// transactions run callers' functions, one at a time, on a connection beside the writer's.
+// transactions run callers' functions, one at a time, on another connection than the writer's.
 type transactions struct {
 	db   *sql.DB // of guarded connections
 	w    *writer
@@ -63,8 +62,7 @@ func (t *transactions) close() error {
 	return t.db.Close()
 }
 
-// drop closes the connection, which ends any transaction that it is in. The next use opens
-// another.
+// drop closes the connection, which ends its transaction. The next use opens another.
 func (t *transactions) drop() {
 	if t.conn == nil {
 		return
@@ -93,7 +91,7 @@ func (t *transactions) run(
 		t.conn, t.on = conn, newPrepared(conn)
 	}
 	var guard *guarded
-	if err := t.conn.Raw(func(c any) error { guard = c.(*guarded); return nil }); err != nil { //nolint:errcheck // the connector makes no other
+	if err := t.conn.Raw(func(c any) error { guard = c.(*guarded); return nil }); err != nil { //nolint:errcheck // the connector makes only these
 		t.drop()
 		return nil, err
 	}
@@ -119,8 +117,8 @@ func (t *transactions) run(
 	return guard.run(ctx, tx, t.on, first, f)
 }
 
-// run does all that happens in the transaction. Its statements are prepared on the connection, for
-// the transactions to come too.
+// run does all the work of the transaction. Its statements are prepared on the connection, and
+// later transactions reuse them.
 func (g *guarded) run(
 	ctx context.Context, tx *sql.Tx, db *prepared, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -178,7 +176,7 @@ func (g *guarded) run(
 	}
 }
 
-// A guardedConnector makes connections whose transactions only this package ends.
+// A guardedConnector makes connections on which only this package can end transactions.
 type guardedConnector struct {
 	driver  driver.Driver
 	name    string
@@ -197,21 +195,20 @@ func (c guardedConnector) Connect(context.Context) (driver.Conn, error) {
 // Driver implements [driver.Connector].
 func (c guardedConnector) Driver() driver.Driver { return c.driver }
 
-// guarded is a connection on which Commit and Rollback of a [*sql.Tx] do nothing but note
-// that they were called, unless this package calls them.
+// guarded is a connection on which Commit and Rollback of a [*sql.Tx] only note that they were
+// called, unless this package calls them.
 type guarded struct {
 	driver.Conn
 	timeout time.Duration
-	ours    bool // this package ends the transaction
-	ended   bool // the caller's function tried to, or did
+	ours    bool // this package is ending the transaction
+	ended   bool // the caller's function has ended the transaction, or tried to
 	over    bool // it is ended
-	broken  bool // the connection is not to be used again
+	broken  bool // do not use the connection again
 }
 
 func (g *guarded) begun() { g.ours, g.ended, g.over = false, false, false }
 
-// end rolls back a transaction that is neither committed nor rolled back, as after a Commit
-// that was refused.
+// end rolls back a transaction that is still open, for example after a refused Commit.
 func (g *guarded) end() {
 	if !g.over {
 		_ = g.Rollback()

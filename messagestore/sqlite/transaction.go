@@ -10,11 +10,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// New returns a driver over the caller's transaction: its writes are committed or rolled back with
-// those to the caller's own tables, and it reads as the transaction does. The caller's database
-// needs the tables that [Schema] creates. The transaction may be of any driver for SQLite. Where
-// another one than modernc.org/sqlite has the file open, do not [Open] it in the same process too:
-// two copies of SQLite in one process undo each other's locks
+// New returns a driver over your transaction: its writes are committed or rolled back with the
+// writes to your own tables, and it sees everything that the transaction sees. Your database needs
+// the tables that [Schema] creates. The transaction may come from any driver for SQLite. If you use
+// another driver than modernc.org/sqlite, do not also [Open] the file in the same process: two
+// copies of SQLite in one process undo each other's locks
 // (https://www.sqlite.org/howtocorrupt.html, 2.2.1).
 //
 //	tx, err := db.BeginTx(ctx, nil) // of a database opened with _txlock=immediate
@@ -29,21 +29,20 @@ import (
 //	...
 //	err = tx.Commit()
 //
-// A write that is refused, as by a version conflict, leaves the transaction as it was before that
-// write, and usable. After a statement that failed, as on a full disk, the driver writes no more
-// and returns that error: SQLite may have rolled the whole transaction back, and later statements
-// would be committed one by one.
+// After a refused write, such as a version conflict, the transaction is unchanged and usable. After
+// a failed statement, for example on a full disk, the driver writes nothing more and returns that
+// error: SQLite may have rolled back the whole transaction, and later statements would be committed
+// one by one.
 //
-// Begin the transaction with BEGIN IMMEDIATE, as the drivers modernc.org/sqlite and
-// mattn/go-sqlite3 do with _txlock=immediate. A transaction that begins without it, and reads
-// before it writes, is refused with [ErrBusy] if another connection has written in between, however
-// long the busy timeout is.
+// Begin the transaction with BEGIN IMMEDIATE; the drivers modernc.org/sqlite and mattn/go-sqlite3
+// do it with _txlock=immediate. Otherwise a transaction that reads before it writes fails with
+// [ErrBusy] if another connection has written in between, however long the busy timeout is.
 //
-// A context that ends stops a write before it starts, never within: SQLite would roll the whole
-// transaction back.
+// If the context ends, a write that has started still finishes, because cancelling it would make
+// SQLite roll back the whole transaction.
 //
-// For a transaction that is nil New returns an error that matches [messagestore.ErrInvalid]. After
-// the transaction's end the error of every call matches [messagestore.ErrClosed].
+// If tx is nil, the error matches [messagestore.ErrInvalid]. After the end of the transaction every
+// call's error matches [messagestore.ErrClosed].
 func New(tx *sql.Tx) (*Driver, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("sqlite: %w", messagestore.NewInvalidError("transaction", nil, "it is nil"))
@@ -53,7 +52,7 @@ func New(tx *sql.Tx) (*Driver, error) {
 }
 
 // transaction keeps the statements that it prepared in the caller's transaction; database/sql
-// closes them with it.
+// closes them when it ends.
 type transaction struct {
 	*prepared
 	failed *atomic.Pointer[error] // why it may be over
@@ -74,9 +73,8 @@ func (t transaction) alive(ctx context.Context) error {
 	})
 }
 
-// ended makes the error of a transaction that has ended match [messagestore.ErrClosed]. A statement
-// that was prepared in it has another one, which database/sql does not export, so its text is
-// looked at.
+// ended makes the error of an ended transaction match [messagestore.ErrClosed]. A prepared
+// statement has another error then, which database/sql does not export, so ended compares its text.
 func ended(err error) error {
 	switch {
 	case err == nil:

@@ -8,32 +8,32 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// SQLite gives the write lock to the first writer that asks once it is free: there is no queue,
-// and the writer that has just released it is the first to ask again. So each writer asks often
-// while it waits, and a writer that had the lock twice in a row leaves it alone for longer than
-// the others' pauses between two questions, if there are others. Measured with one busy process
-// beside a caller alone: that caller's longest wait fell from 40-70 ms to 7-10 ms.
+// SQLite gives the free write lock to the first writer that asks: it has no queue, and the writer
+// that has just released it can ask first. So each writer asks often while it waits, and if there
+// are other writers, a writer that had the lock twice in a row pauses for longer than they do
+// between two attempts. With one busy process and one other caller, the caller's longest wait fell
+// from 40-70 ms to 7-10 ms.
 const (
 	askEvery     = time.Millisecond       // on average, while waiting
 	turnPause    = 2 * time.Millisecond   // for the others
-	lookEvery    = 100 * time.Millisecond // how often to leave a pause just to see whether there are others
-	othersRemain = time.Second            // how long others count as there once seen
+	lookEvery    = 100 * time.Millisecond // how often to skip a pause, just to see whether there are others
+	othersRemain = time.Second            // how long others count as present after a sign of them
 )
 
-// turns tells how long to leave the lock alone.
+// turns computes how long to leave the lock to others.
 type turns struct {
 	commits  int64 // SQLite's count of the others' commits
-	again    bool  // no other writer has had a turn since the last of ours
+	again    bool  // no other writer has had a turn since our last
 	others   time.Time
 	looked   time.Time
 	released time.Time
 }
 
-// saw notes a sign of another writer.
+// saw records a sign of another writer.
 func (t *turns) saw(now time.Time) { t.others = now.Add(othersRemain) }
 
-// took notes that the lock was taken. SQLite's data_version moves when another
-// connection commits.
+// took records that we took the lock. SQLite's data_version changes when another connection
+// commits.
 func (t *turns) took(dataVersion int64, now time.Time) {
 	t.again = t.commits == dataVersion
 	if !t.again && t.commits != 0 {
@@ -67,8 +67,8 @@ func checkContext(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// retry repeats f while it finds the database locked, until limit or the end of ctx. A refused
-// f must have had no effect.
+// retry repeats f while the database is locked, until limit or the end of ctx. If f finds the
+// database locked, it must have had no effect.
 func retry(ctx context.Context, limit time.Duration, f func() error) error {
 	if err := checkContext(ctx); err != nil {
 		return err

@@ -15,17 +15,16 @@ import (
 )
 
 const (
-	queueLength   = 1024     // jobs that wait; more wait to be let in
-	maxGroupBytes = 16 << 20 // of one commit, unless one job has more
+	queueLength   = 1024     // jobs that wait; further jobs wait to enter the queue
+	maxGroupBytes = 16 << 20 // of one commit, unless a single job has more
 
-	// outcomeGrace is how long a caller whose context has ended waits for the
-	// outcome of a commit that is under way. It keeps a call within a second of
-	// its deadline.
+	// outcomeGrace is how long a caller waits for a commit under way after its context has ended. A
+	// call so returns within a second after its deadline.
 	outcomeGrace = 500 * time.Millisecond
 )
 
-// writer is the one connection that writes, and the goroutine that does. All that
-// was asked for while the last commit was under way goes into the next.
+// writer is the only connection that writes, and its goroutine. All jobs that come while a commit
+// is under way go into the next commit.
 type writer struct {
 	db      *sql.DB
 	conn    *sql.Conn // nil before the first use and after a failure
@@ -38,7 +37,7 @@ type writer struct {
 	quit  chan struct{} // closed to stop
 	done  chan struct{} // closed when stopped
 
-	held chan struct{} // holds one token while this process writes, or a caller's function does
+	held chan struct{} // holds a token while this process, or a caller's function, writes
 
 	turns   turns
 	commits atomic.Int64 // for the tests
@@ -57,10 +56,10 @@ func (w *writer) stop() {
 	<-w.done
 }
 
-// A ticket is a job in the queue. Until it is taken its caller may leave, and then it never
-// runs. Once it is taken, its caller may only abandon it, and the outcome is unknown: an
-// abandoned ticket does not run after the write lock was released, since Find may have looked
-// for its messages then.
+// A ticket is a job in the queue. Until it is taken its caller may leave, and then it never runs.
+// Once it is taken, its caller may only abandon it, and the outcome is unknown. An abandoned ticket
+// does not run after the write lock was released, because Find may already have looked for its
+// messages.
 type ticket struct {
 	*job
 	since time.Time
@@ -94,8 +93,8 @@ func (t *ticket) answer(err error) {
 	close(t.done)
 }
 
-// do queues a job and waits for its outcome. A caller whose context ends before the
-// job is taken leaves with the context's error and nothing written.
+// do queues a job and waits for its outcome. If the context ends before the job is taken, do
+// returns the context's error, and nothing was written.
 func (w *writer) do(ctx context.Context, j *job) error {
 	if err := checkContext(ctx); err != nil {
 		return err
@@ -146,8 +145,8 @@ func (w *writer) loop() {
 	}
 }
 
-// broken ends a turn that has panicked: the panic is the error of its jobs that have no answer, and
-// what they wrote is rolled back with the connection, unless it was committed before.
+// broken ends a turn after a panic: the panic is the error of all jobs without an answer. It drops
+// the connection, which rolls back their writes unless they are committed already.
 func (w *writer) broken(err error, first *ticket) {
 	w.refuse(first, err)
 	for _, t := range w.group {
@@ -160,7 +159,7 @@ func (w *writer) broken(err error, first *ticket) {
 	_ = failure.Call(func() error { w.drop(); return nil })
 }
 
-// turn commits first and the tickets queued behind it by then as one group.
+// turn commits first, and the tickets that are queued behind it by then, as one group.
 func (w *writer) turn(first *ticket) {
 	if pause := w.turns.pause(time.Now()); pause > 0 && !w.sleep(pause) {
 		w.refuse(first, messagestore.ErrClosed)
@@ -185,11 +184,11 @@ func (w *writer) turn(first *ticket) {
 	w.turns.released = time.Now()
 }
 
-// errTransacting is why a writer waits for its own process.
+// errTransacting is the reason when a writer waits for its own process.
 var errTransacting = errors.New("a transaction of this process is under way")
 
-// lock takes turns within the process, in the order of asking: SQLite would let the two
-// connections that write ask again and again.
+// lock makes the two writing connections of the process take turns, in the order of asking; SQLite
+// would let them ask again and again.
 func (w *writer) lock(ctx context.Context, since time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -220,7 +219,7 @@ func (w *writer) lock(ctx context.Context, since time.Time) error {
 
 func (w *writer) release() { <-w.held }
 
-// unlock is release for the connection that is not the writer's, whose commits are not
+// unlock is release for the other connection of this process, so that its commits do not count as
 // another process's.
 func (w *writer) unlock() {
 	w.turns.commits = 0
@@ -233,7 +232,7 @@ func (w *writer) refuse(t *ticket, err error) {
 	}
 }
 
-// begin takes the write lock for t, as long as t wants it.
+// begin takes the write lock for t, and stops waiting when t is abandoned.
 func (w *writer) begin(t *ticket) error {
 	for {
 		err := w.exec(beginSQL)
@@ -302,13 +301,13 @@ func (w *writer) gather(first *ticket) []*ticket {
 
 // commit runs a group in the transaction that was begun, and answers all of it.
 func (w *writer) commit(group []*ticket) {
-	ctx := context.Background() // of no caller: the end of one must not stop the others
+	ctx := context.Background() // not a caller's: if one caller leaves, the others go on
 	outcomes := make([]error, len(group))
 	for i, t := range group {
 		if outcomes[i] = t.run(ctx, w.on); isAnswer(outcomes[i]) {
 			continue
 		}
-		// SQLite may have rolled back the whole transaction, or not. Now it has.
+		// SQLite may or may not have rolled back the whole transaction. This makes sure.
 		w.rollback()
 		w.drop()
 		if len(group) == 1 {
@@ -335,8 +334,8 @@ func (w *writer) commit(group []*ticket) {
 	}
 }
 
-// commitOneByOne gives each job of a group a transaction of its own, so that a job that failed
-// harms no other. If another process keeps the lock, they wait for it together.
+// commitOneByOne runs each job of a group in its own transaction, so that a failing job does not
+// affect the others. If another process keeps the lock, they wait for it together.
 func (w *writer) commitOneByOne(group []*ticket) {
 	since := time.Now()
 	for _, t := range group {
@@ -346,18 +345,18 @@ func (w *writer) commitOneByOne(group []*ticket) {
 		case t.state.Load() == abandoned:
 			w.rollback()
 			t.answer(context.Canceled) // nobody hears it
-		default: // a caller that abandons it from here on cannot look for it before it is committed
+		default: // a caller that abandons it from here on cannot look for it before the commit
 			w.commit([]*ticket{t})
 		}
 	}
 }
 
-// commitNow commits. When it is refused because of a lock, the transaction goes on
-// and may be committed again (https://www.sqlite.org/lang_transaction.html); in the
-// end it is rolled back, and nothing was written.
+// commitNow commits. If a lock prevents that, the transaction goes on and commitNow tries again
+// (https://www.sqlite.org/lang_transaction.html); in the end it rolls back, and nothing was
+// written.
 //
-// Any other failure leaves the outcome unknown, although the transaction is rolled back: all of
-// it may have reached the log before the failure, and would be found there after a crash.
+// After any other failure the outcome is unknown, although the transaction is rolled back: it may
+// have reached the log before the failure, and SQLite would find it there after a crash.
 // [Driver.Find] settles it.
 func (w *writer) commitNow() error {
 	err := retry(context.Background(), w.timeout, func() error { return w.exec(commitSQL) })
@@ -380,15 +379,14 @@ func (w *writer) exec(statement string) error {
 	return err
 }
 
-// rollback ends the transaction. If that fails, the connection's end will.
+// rollback ends the transaction. If that fails, it closes the connection, which ends it too.
 func (w *writer) rollback() {
 	if err := w.exec(rollbackSQL); err != nil {
 		w.drop()
 	}
 }
 
-// drop closes the connection, which ends any transaction that it is in. The next
-// use opens another.
+// drop closes the connection, which ends its transaction. The next use opens another.
 func (w *writer) drop() {
 	if w.conn == nil {
 		return
@@ -400,7 +398,7 @@ func (w *writer) drop() {
 // discard closes a connection, so that the pool does not keep it.
 func discard(conn *sql.Conn) {
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = conn.Close() // which Raw has done
+	_ = conn.Close() // Raw has closed it
 }
 
 // sleep returns false if the writer is to stop.
