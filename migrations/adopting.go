@@ -9,13 +9,12 @@ import (
 	"github.com/dibs-go/dibs/internal/pglink"
 )
 
-// ErrAdopting is matched by the error of [Up] for a database in which message-db's table
-// is the store, because its messages are being adopted, or were given back.
+// ErrAdopting is returned by [Up] when message-db's table is the store, because its messages are
+// being adopted or were given back.
 var ErrAdopting = errors.New("message-db's messages are not adopted yet: run dibs migrate adopt")
 
-// Install is [Up] for the schema dibs in a transaction of dibs migrate adopt: it goes on
-// during an adoption. The transaction
-// has to look names up in pg_catalog alone.
+// Install is [Up] for the schema dibs in a transaction of dibs migrate adopt: it also works during
+// an adoption. The transaction must look up names only in pg_catalog.
 func Install(ctx context.Context, tx pgx.Tx) error {
 	if err := given(ctx, "transaction", tx == nil); err != nil {
 		return err
@@ -26,7 +25,7 @@ func Install(ctx context.Context, tx pgx.Tx) error {
 	return install(ctx, tx, pglink.DefaultSchema, parts)
 }
 
-// refuseWhileAdopting refuses a store that is not in use.
+// refuseWhileAdopting refuses a store that is not in use because of an adoption.
 func refuseWhileAdopting(ctx context.Context, tx pgx.Tx) error {
 	const readable = `select exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 		where n.nspname = 'dibs_adoption' and c.relname = 'state' and has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select'))`

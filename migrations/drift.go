@@ -20,29 +20,29 @@ var catalogSQL string
 
 // A DriftReport has the differences between a database and the migrations.
 type DriftReport struct {
-	// Differences are sorted by object. None means that nothing drifted.
+	// Differences are sorted by object. Without differences nothing has drifted.
 	Differences []Difference
 
-	// AbsentRoles do not exist on this server, and so have no rights: that is a
-	// choice of the server's administrator, and no difference.
+	// AbsentRoles do not exist on this server, and so have no rights: the server's administrator
+	// may choose that, so it is not a difference.
 	AbsentRoles []string
 
-	// NotApplied are the files that are not applied, with the reason if [Up] leaves them
-	// out. The parts of the schema that are left out are not compared. It is nil for a
-	// user without the right to read the table of migrations.
+	// NotApplied are the files that are not applied, with the reason if [Up] leaves them out. The
+	// parts of the schema that are left out are not compared. It is nil if the user may not read
+	// the table of migrations.
 	NotApplied []Migration
 }
 
-// A Difference is an object that is not as it was made.
+// A Difference is an object that differs from the migrations.
 type Difference struct {
 	Object  string   // "function dibs.append(streams text[], ...)"
-	Absent  bool     // whether it is not there
-	Foreign bool     // whether it is there, and no migration made it
+	Absent  bool     // the object is missing
+	Foreign bool     // the object exists, and no migration made it
 	Lacks   []string // facts that are missing, such as a column, a constraint, a right
-	Has     []string // facts that are there instead or besides
+	Has     []string // facts that are there instead, or in addition
 }
 
-// String says it in one line.
+// String returns the difference in one line.
 func (d Difference) String() string {
 	switch {
 	case d.Absent:
@@ -61,13 +61,13 @@ func (d Difference) String() string {
 }
 
 // Drift compares the objects of a database with the objects that the migrations make: tables,
-// indexes, constraints, triggers, views, functions, and the rights to them. It needs no rights but
-// to connect, takes no lock that anybody waits for, and changes nothing. The bodies of views, and
-// of the few functions that are written without a string, are compared by their references; the
-// expressions of checks and of generated columns are not compared.
+// indexes, constraints, triggers, views, functions, and the rights to them. It needs only the right
+// to connect, takes no lock that others wait for, and changes nothing. It compares bodies of views,
+// and of the few functions that are written without a string, by their references, and does not
+// compare the expressions of checks and of generated columns.
 //
-// A database that was not migrated has nothing to compare, and all files in
-// NotApplied. The connection may be in a transaction.
+// In a database that was not migrated there is nothing to compare, and NotApplied has all files.
+// The connection may be in a transaction.
 func Drift(ctx context.Context, conn interface {
 	Begin(context.Context) (pgx.Tx, error)
 }, config *Config,
@@ -85,7 +85,7 @@ func Drift(ctx context.Context, conn interface {
 		return nil, fmt.Errorf("schema drift: %w", plain(err))
 	}
 	report, err := drift(ctx, tx, schema, parts)
-	// Not committed, so that a transaction around it has its settings back.
+	// It is not committed, so that a surrounding transaction gets its settings back.
 	if rollbackErr := tx.Rollback(context.WithoutCancel(ctx)); err == nil {
 		err = rollbackErr
 	}
@@ -152,18 +152,18 @@ func drift(ctx context.Context, tx pgx.Tx, schema string, parts []part) (*DriftR
 	return report, nil
 }
 
-// catalog returns the objects that the part makes: each, and below it, indented, its
-// columns, constraints, hash, settings, rights. A test writes the file.
+// catalog returns the objects that the part makes, from a file that a test writes: each object with
+// its columns, constraints, hash, settings and rights indented below it.
 func (p *part) catalog() (objects, error) {
 	text, err := fs.ReadFile(p.files, "catalog.txt")
 	return parseCatalog(string(text)), err
 }
 
-// objects are facts by the object that they are of.
+// objects maps each object to its facts.
 type objects map[string][]string
 
 func readCatalog(ctx context.Context, tx pgx.Tx, schema string) (objects, error) {
-	if err := ownNames(ctx, tx); err != nil { // which are written with their schemas then
+	if err := ownNames(ctx, tx); err != nil { // so that they are written with their schemas
 		return nil, err
 	}
 	rows, err := tx.Query(ctx, catalogSQL, schema)
@@ -218,8 +218,8 @@ func (o objects) String() string {
 	return b.String()
 }
 
-// of reports whether an object is in a schema, as "function dibs.append(...)" and
-// "schema dibs" are in dibs.
+// of reports whether an object is in a schema: "function dibs.append(...)" and "schema dibs" are in
+// dibs.
 func of(object, schema string) bool {
 	_, name, _ := strings.Cut(strings.TrimPrefix(object, "default privileges in "), " ")
 	return name == schema || strings.HasPrefix(name, schema+".")

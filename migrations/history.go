@@ -23,8 +23,8 @@ type record struct {
 	Version int // of its part, when it was applied
 }
 
-// An access is the way for a user to read dibs.migrations: a user who may act as the owner need
-// not have the owner's rights.
+// An access says how this user may read dibs.migrations: a user may be able to act as the owner
+// without having the owner's rights.
 type access struct {
 	exists   bool
 	before   string // the session's role
@@ -112,7 +112,7 @@ func readStatus(ctx context.Context, tx pgx.Tx, schema string, parts []part) ([]
 	return all, nil
 }
 
-// leftOut returns why parts are left out in this database, by their prefix.
+// leftOut returns the reasons why parts are left out in this database, by prefix.
 func leftOut(ctx context.Context, tx pgx.Tx, schema string, parts []part) (map[string]string, error) {
 	all := map[string]string{}
 	for _, p := range parts {

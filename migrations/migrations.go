@@ -1,5 +1,5 @@
-// Package migrations brings a PostgreSQL database to the schema that this release
-// of the library needs.
+// Package migrations brings a PostgreSQL database to the schema that this release of the library
+// needs.
 //
 //	conn, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
 //	if err != nil {
@@ -8,30 +8,29 @@
 //	defer conn.Close(ctx)
 //	return migrations.Up(ctx, conn, nil)
 //
-// The SQL is in files. Those in a folder tables are numbered; each is applied once, and
-// none is edited after a release. Those in a folder functions are whole functions and
-// views, one a file, with the rights to them; a file that changed is applied again, and
-// the function of a file that is gone is dropped. The table dibs.migrations has the hash
-// of each file.
+// The SQL is in files. Files in a folder tables are numbered; each is applied once, and never
+// edited after a release. A file in a folder functions has a whole function or view, and the rights
+// to it; a changed file is applied again, and if a file is gone, its function is dropped. The table
+// dibs.migrations has the hash of each file.
 //
-// [Print] writes the script that Up runs, for psql, and [PrintGoose] writes it for goose. The
-// script may be applied to a new database, and to a database that an older release made.
+// [Print] writes the script of Up for psql, and [PrintGoose] writes it for goose. You can apply the
+// script to a new database, and to a database that an older release made.
 //
 // # Roles
 //
-// The first file makes the role dibs_owner, which owns everything and cannot log in, and
-// the roles dibs_reader, dibs_writer, dibs_worker, dibs_operator and dibs_admin, whose members
-// may call functions and nothing else. A service that works on queues, sagas or relays is a
-// member of dibs_worker, and any other of dibs_writer:
+// The first file makes the role dibs_owner, which owns everything and cannot log in, and the roles
+// dibs_reader, dibs_writer, dibs_worker, dibs_operator and dibs_admin, which only have the right to
+// call functions. Make a service that works on queues, sagas or relays a member of dibs_worker, and
+// any other service a member of dibs_writer:
 //
 //	grant dibs_worker to my_service;
 //
-// What a member of each may do to others is in docs/trust.md.
+// See docs/trust.md for the harm that a member of each role can do.
 //
-// Making a role takes CREATEROLE, and nothing here takes more. Without it the missing
-// roles stay missing, and without dibs_owner everything belongs to the migrating user.
-// [PrintRoles] writes the SQL with which another user makes them, before or after; each
-// call of [Up] gives roles that were made since their rights.
+// Making a role needs CREATEROLE; nothing here needs more. Without it missing roles stay missing,
+// and without dibs_owner the migrating user owns everything. [PrintRoles] writes the SQL with which
+// another user can make the roles, before or after; each call of [Up] grants new roles their
+// rights.
 package migrations
 
 import (
@@ -49,32 +48,29 @@ import (
 	"github.com/dibs-go/dibs/internal/pglink"
 )
 
-// Failures to match with [errors.Is]. After any of them the database is as it was.
+// Failures, for [errors.Is]. After any of them the database is unchanged.
 var (
-	// ErrChanged is matched by the error for a numbered file whose text has changed since it was
-	// applied.
+	// ErrChanged is returned when the text of a numbered file has changed since it was applied.
 	ErrChanged = errors.New("changed after it was applied")
 
-	// ErrTooNew is matched by the error for a database that a newer release of the
-	// library migrated.
+	// ErrTooNew is returned when a newer release of the library has migrated the database.
 	ErrTooNew = errors.New("the database is newer than this library")
 
-	// ErrInvalidSchema is matched by the error for a schema name that is refused.
-	// Nothing was sent.
+	// ErrInvalidSchema is returned when the schema's name is invalid. Nothing was sent.
 	ErrInvalidSchema = errors.New("invalid schema")
 
-	// ErrForeignSchema is matched by the error for a superuser in a schema whose functions another
-	// user may have made.
+	// ErrForeignSchema is returned when a superuser migrates a schema in which another user may
+	// have made functions.
 	ErrForeignSchema = errors.New("the schema is another user's")
 
-	// ErrInTransaction is returned for a connection that is in a transaction.
+	// ErrInTransaction is returned when the connection is in a transaction.
 	ErrInTransaction = errors.New("the connection is in a transaction")
 )
 
-// Config chooses the schema. A nil *Config is a good one.
+// Config chooses the schema. nil means the defaults.
 type Config struct {
-	// Schema is the schema for all that is made: at most 63 lower-case letters,
-	// digits and underscores. Several in one database are several stores.
+	// Schema is the schema of the store: at most 63 lower-case letters, digits and underscores.
+	// Each schema of a database is a separate store.
 	//
 	// Defaults to dibs.
 	Schema string
@@ -90,7 +86,7 @@ func (c *Config) schema() (string, error) {
 	return c.Schema, nil
 }
 
-// given returns an error for a context, or something else, that is nil.
+// given returns an error if ctx is nil, or if isNil says that another argument is.
 func given(ctx context.Context, what string, isNil bool) error {
 	switch {
 	case ctx == nil:
@@ -101,16 +97,15 @@ func given(ctx context.Context, what string, isNil bool) error {
 	return nil
 }
 
-// Up installs every file that is missing or changed, in one transaction: all of it or
-// nothing. Any number of processes may call it at once, on connections of their own: one
-// works, and the others wait, as long as ctx lasts, and find nothing to do. A process
-// that is killed leaves nothing behind, and the next begins anew.
+// Up installs every file that is missing or changed, in one transaction: everything or nothing. Any
+// number of processes may call it at once, each on its own connection: one works, and the others
+// wait until it is done, or until ctx ends, and find nothing to do. A killed process leaves nothing
+// behind, and the next starts again.
 //
-// The user needs the right to create in the database, and, to make the roles, CREATEROLE. An error
-// that matches [ErrChanged] or [ErrTooNew] says that this library and the database do not fit. An
-// error that matches [ErrForeignSchema] says that a superuser should not migrate this schema. If
-// the connection is lost during the commit, its outcome is unknown; calling Up again is always
-// safe.
+// The user needs the right to create in the database, and CREATEROLE to make the roles. The error
+// matches [ErrChanged] or [ErrTooNew] if this library and the database do not fit, and
+// [ErrForeignSchema] if a superuser should not migrate this schema. If the connection is lost
+// during COMMIT, the outcome is unknown; it is always safe to call Up again.
 func Up(ctx context.Context, conn *pgx.Conn, config *Config) error {
 	return up(ctx, conn, config, parts)
 }
@@ -149,7 +144,7 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, parts []part) error
 	return nil
 }
 
-// install runs the script, if a file is missing, changed or gone.
+// install runs the script if a file is missing, changed or gone.
 func install(ctx context.Context, tx pgx.Tx, schema string, parts []part) error {
 	all, err := readStatus(ctx, tx, schema, parts)
 	if err != nil {
@@ -173,7 +168,7 @@ func install(ctx context.Context, tx pgx.Tx, schema string, parts []part) error 
 	return nil
 }
 
-// begin runs f in a transaction, at whose end all settings are as they were.
+// begin runs f in a transaction, and all settings are restored at its end.
 func begin(ctx context.Context, conn *pgx.Conn, mode pgx.TxAccessMode, f func(pgx.Tx) error) error {
 	if conn.PgConn().TxStatus() != 'I' {
 		return ErrInTransaction
@@ -186,9 +181,9 @@ func begin(ctx context.Context, conn *pgx.Conn, mode pgx.TxAccessMode, f func(pg
 	})
 }
 
-// ownNames has names looked up in pg_catalog alone, to the end of the transaction. The
-// migrating user may be a superuser, and another user may have left functions in public
-// for a superuser to call.
+// ownNames makes the server look up names only in pg_catalog until the end of the transaction. The
+// migrating user may be a superuser, and another user may have left functions in public for a
+// superuser to call.
 func ownNames(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp")
 	return err
@@ -212,7 +207,7 @@ func refuseForeign(ctx context.Context, tx pgx.Tx, schema string) error {
 	return fmt.Errorf("%w: %s belongs to %s; migrate as that user, or give it to dibs_owner", ErrForeignSchema, schema, owner)
 }
 
-// grantRights gives roles that were made since their rights, if the user may.
+// grantRights grants their rights to roles that were made since, if the user may.
 func grantRights(ctx context.Context, tx pgx.Tx, schema string) error {
 	may, err := tx.Exec(ctx, pglink.InSchema(becomeGranter, schema))
 	if err != nil || may.RowsAffected() == 0 {
@@ -225,8 +220,8 @@ func grantRights(ctx context.Context, tx pgx.Tx, schema string) error {
 //go:embed grant_rights.sql
 var becomeGranter string
 
-// lock waits for other migrations of the same schema, as long as ctx lasts. Strings in the
-// files are standard, with any setting of the session.
+// lock waits for other migrations of the same schema, as long as ctx lasts. It also makes strings
+// in the files standard, with any setting of the session.
 func lock(ctx context.Context, tx pgx.Tx, schema string) error {
 	_, err := tx.Exec(ctx, `
 		select set_config(s.name, s.value, true)
@@ -238,7 +233,7 @@ func lock(ctx context.Context, tx pgx.Tx, schema string) error {
 	return err
 }
 
-// bound gives each statement the same limits for locks and for work as the files have.
+// bound gives each statement the limits for locks and for work that the files have.
 func bound(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		select set_config(s.name, coalesce(nullif(current_setting('dibs.' || s.name, true), ''), s.most), true)
@@ -249,7 +244,7 @@ func bound(ctx context.Context, tx pgx.Tx) error {
 // lockClass is "dibm" in ASCII, the class of the migrations' advisory lock.
 const lockClass int32 = 0x6469626d
 
-// inFile says in which line of a file the server found fault.
+// inFile adds the line of the file at which the server found the error.
 func inFile(name string, err error) error {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	if name == "" {
@@ -270,8 +265,7 @@ func inFile(name string, err error) error {
 	return fmt.Errorf("%s: line %d: %w", name, line, err)
 }
 
-// plain keeps the configuration of a connection, with its password, out of an
-// error.
+// plain removes the configuration of a connection, which has the password, from an error.
 func plain(err error) error {
 	if e, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return errors.New(e.Error())
@@ -282,19 +276,19 @@ func plain(err error) error {
 // A Migration is the state of a file in a database.
 type Migration struct {
 	Name      string    // "tables/0001_messages.sql", "functions/append.sql"
-	Applied   bool      // as it is, or, if it is numbered, as it was
+	Applied   bool      // also if the text has changed since: see Changed
 	AppliedAt time.Time // the last time, UTC; zero for never
 	Changed   bool      // it is numbered, and its text has changed since it was applied
-	Gone      bool      // the library no longer has it, and Up drops its function
+	Gone      bool      // the library does not have it any longer, and Up drops its function
 	Unknown   bool      // a newer release of the library applied it: see [ErrTooNew]
-	LeftOut   string    // why Up does not apply it here; "" if it does, or has
+	LeftOut   string    // why Up does not apply it here, or ""
 }
 
-// Function reports whether the file is applied again when it changes.
+// Function reports whether the file is applied again whenever it changes.
 func (m Migration) Function() bool { return strings.Contains("/"+m.Name, "/functions/") }
 
-// Status returns the state of all files in the order in which they are applied. Files of a newer
-// library come last. It changes nothing.
+// Status returns the state of all files, in the order of applying them. Files of a newer library
+// come last. It changes nothing.
 func Status(ctx context.Context, conn *pgx.Conn, config *Config) ([]Migration, error) {
 	return status(ctx, conn, config, parts)
 }

@@ -24,32 +24,32 @@ var embedded embed.FS
 var messageStore embed.FS
 
 const (
-	// messageStoreTaken is SQL for whether message_store.messages is a table, as it is in
-	// message-db. Here it is a view.
+	// messageStoreTaken is SQL for whether message_store.messages is a table, like in message-db;
+	// in this store it is a view.
 	messageStoreTaken = `exists (select from pg_catalog.pg_class where relnamespace = to_regnamespace('message_store') and relname = 'messages' and relkind in ('r', 'p'))`
 
-	// messageStoreLeftOut is the reason for which the schema message_store is left out where it is
-	// message-db's own, until dibs migrate adopt takes its messages over.
+	// messageStoreLeftOut is the reason for leaving out the schema message_store while it is
+	// message-db's own, until dibs migrate adopt takes over its messages.
 	messageStoreLeftOut = "message_store is message-db's own, until it is adopted"
 )
 
-// A part is the SQL of one system, with tables, functions and rights of its own.
+// A part is the SQL of one system: its tables, functions and rights.
 //
-// In the folder tables are numbered files, each applied once. In the folder functions each file
-// makes the function or the view of its name, and is applied again where it changed. Where a file
-// is gone, its function is dropped. A table file comes before all functions, and calls none.
+// The folder tables has numbered files, each applied once. In the folder functions each file makes
+// the function or the view of its name, and is applied again if it has changed; if a file is gone,
+// its function is dropped. Table files come before all functions, and call no functions.
 type part struct {
 	prefix  string // of the names of its files: "", "message_store/"
 	schema  string // of its functions, unless a file's name says another: "dibs.take.sql"
 	version int    // raised with the first change after a release
 	files   fs.FS
 
-	// Where this SQL is true, the part is left out. It is for the schema dibs alone.
+	// If this SQL is true, the part is left out. It is for the schema dibs only.
 	leftOutWhere string
 	leftOut      string
 }
 
-// parts are all systems, in the order that their files are applied in.
+// parts are all systems, in the order of applying them.
 var parts = []part{
 	{schema: pglink.DefaultSchema, version: 9, files: embedded},
 	{
@@ -76,10 +76,10 @@ type file struct {
 	grants []string // each to one role
 }
 
-// numbered reports whether the file is applied once, and never changes after a release.
+// numbered reports whether the file is applied only once, and never changes after a release.
 func (f file) numbered() bool { return strings.HasPrefix(f.name, f.part.prefix+"tables/") }
 
-// prefixOf returns the prefix of the part that a file of this name is in.
+// prefixOf returns the prefix of the part that has the file.
 func prefixOf(name string) string {
 	folder, _ := path.Split(name)
 	return strings.TrimSuffix(strings.TrimSuffix(folder, "tables/"), "functions/")
@@ -103,9 +103,9 @@ func newFile(p *part, name string, text []byte) file {
 	return f
 }
 
-// cutGrants takes the grants out of a file: statements that begin with a line and end with one.
-// Lines keep their numbers. Each migration reads all files, so there is no regular expression here:
-// that took longer than all else.
+// cutGrants cuts the grants out of a file: statements that begin at the start of a line and end at
+// the end of a line. Lines keep their numbers. Each migration reads all files, so this does not use
+// a regular expression, which took longer than everything else.
 func cutGrants(text string) (sql string, grants []string) {
 	var b strings.Builder
 	for text != "" {
@@ -129,7 +129,7 @@ func cutGrants(text string) (sql string, grants []string) {
 	return b.String(), grants
 }
 
-// named returns the names with a schema in SQL, but for those in comments.
+// named returns the names with a schema in SQL, without names in comments.
 func named(sql string) (names []string) {
 	for line := range strings.Lines(sql) {
 		code, _, _ := strings.Cut(line, "--")
@@ -142,7 +142,7 @@ func named(sql string) (names []string) {
 	return names
 }
 
-// read returns the files of all parts in the order that they are applied in.
+// read returns the files of all parts, in the order of applying them.
 func read(parts []part) ([]file, error) {
 	text, err := embedded.ReadFile(first)
 	if err != nil {
@@ -175,8 +175,9 @@ func read(parts []part) ([]file, error) {
 	return all, nil
 }
 
-// ordered puts each file behind the files whose functions and views it needs. PostgreSQL looks for
-// them when it makes a view, a trigger or a function in SQL; for one in PL/pgSQL it does not.
+// ordered puts each file behind the files that make the functions and views it needs. PostgreSQL
+// checks them when it creates a view, a trigger or a function in SQL, but not for a function in
+// PL/pgSQL.
 func ordered(files []file) ([]file, error) {
 	byObject, needs := map[string]file{}, map[string][]string{}
 	for _, f := range files {
@@ -222,13 +223,13 @@ func ordered(files []file) ([]file, error) {
 	return all, nil
 }
 
-// A step is some SQL of the script, and the file that it applies.
+// A step is a part of the script, and the file that it applies.
 type step struct {
 	file string
 	sql  string
 }
 
-// script returns SQL that brings a database from any state to the state of the files. It is to run
+// script returns SQL that brings a database from any state to the state of the files. It must run
 // in one transaction.
 func script(schema string, parts []part) ([]step, error) {
 	parts = within(schema, parts)
@@ -266,7 +267,7 @@ func script(schema string, parts []part) ([]step, error) {
 	return steps, nil
 }
 
-// within returns the parts that a store in the schema has.
+// within returns the parts of a store in the schema.
 func within(schema string, parts []part) []part {
 	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool {
 		return schema != pglink.DefaultSchema && p.leftOutWhere != ""

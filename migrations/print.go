@@ -18,15 +18,15 @@ const printHead = `-- Makes a message store in the schema %[1]s, or brings the o
 -- user has CREATEROLE; nothing in it takes a superuser.
 `
 
-// Print writes the SQL that [Up] runs as a script for psql, for a review before it is run by hand.
-// It may be run on an empty database, and on a database that an older release made. On a database
-// with message-db the script leaves the schema message_store out, and says so.
+// Print writes the SQL of [Up] as a script for psql, which you can review and run by hand, on an
+// empty database or on a database that an older release made. If the database has message-db, the
+// script leaves out the schema message_store, and says so.
 func Print(w io.Writer, config *Config) error {
 	return write(w, config, printHead+"\\set ON_ERROR_STOP on\n\\o /dev/null\nbegin;\n", "\ncommit;\n\\o\n")
 }
 
-// PrintGoose writes the SQL that [Up] runs as a migration for goose. An upgrade of the
-// library takes another, under the next number.
+// PrintGoose writes the SQL of [Up] as a migration for goose. An upgrade of the library needs
+// another migration, under the next number.
 func PrintGoose(w io.Writer, config *Config) error {
 	return write(w, config, "-- +goose Up\n-- +goose StatementBegin\n", "-- +goose StatementEnd\n")
 }
@@ -65,8 +65,8 @@ func write(w io.Writer, config *Config, head, tail string) error {
 //go:embed roles.sql
 var roles string
 
-// PrintRoles writes the SQL that makes the roles, for servers on which another user than
-// the migrating one makes roles. It takes CREATEROLE. A role that is there already stays as it is.
+// PrintRoles writes the SQL that makes the roles, for servers on which another user makes roles
+// than the user who migrates. It needs CREATEROLE. It does not change a role that exists.
 func PrintRoles(w io.Writer) error {
 	if w == nil {
 		return fmt.Errorf("print roles: %w", errNoWriter)

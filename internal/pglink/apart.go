@@ -13,33 +13,33 @@ import (
 )
 
 const (
-	// mostApart bounds the connections beside a pool: one call that waits for a lock does not keep
-	// all others waiting.
+	// mostApart bounds the extra connections. There are two, so that a call that waits for a lock
+	// does not hold up all others.
 	mostApart = 2
 
-	// apartLinger is how long one stays open after its last use.
+	// apartLinger is how long an extra connection stays open after its last use.
 	apartLinger = 10 * time.Second
 
-	// apartPing is how long the connection may be unused before it is asked whether it still works,
-	// as pgx asks connections of a pool.
+	// apartPing is how long a connection may be unused before it is pinged, like pgx does for a
+	// pool.
 	apartPing = time.Second
 
-	// fullLook is how often a call that waits for the pool looks whether its callers hold all of
-	// it.
+	// fullLook is how often a call that waits for the pool checks whether callers hold all its
+	// connections.
 	fullLook = 50 * time.Millisecond
 )
 
-// An apart is the connections beside a pool. They are for upkeep while callers hold the whole pool,
-// and are made when they are first needed.
+// An apart has the connections outside of a pool. They are for upkeep while callers hold the whole
+// pool, and are made when first needed.
 type apart struct {
-	turns chan struct{} // holds a token for each that may be in use
+	turns chan struct{} // holds a token for each connection that may be used
 
 	mu     sync.Mutex
 	idle   []apartConn
-	linger *time.Timer // until the idle ones are closed
+	linger *time.Timer // until the idle connections are closed
 }
 
-// An apartConn is one of the connections.
+// An apartConn is an extra connection.
 type apartConn struct {
 	*pgx.Conn
 	made, used time.Time
@@ -53,8 +53,8 @@ func newApart() *apart {
 	return a
 }
 
-// onPool calls f with a connection of the pool. Upkeep does not wait for one while callers hold
-// them all: it gets a connection beside the pool.
+// onPool calls f with a connection of the pool. While callers hold all of them, upkeep does not
+// wait but gets an extra connection.
 func (l *Link) onPool(ctx context.Context, f func(db DB) error) error {
 	if !callctx.Of(ctx).Upkeep {
 		conn, err := l.pool.Acquire(ctx)
@@ -87,7 +87,7 @@ func (l *Link) full() bool {
 	return stat.AcquiredConns() >= stat.MaxConns()
 }
 
-// whenFull calls cancel once callers hold the whole pool, until it is stopped.
+// whenFull calls cancel when callers hold the whole pool, until stop is called.
 func (l *Link) whenFull(ctx context.Context, cancel func()) (stop func()) {
 	ended := make(chan struct{})
 	ctx, stopped := context.WithCancel(ctx)
@@ -113,14 +113,14 @@ func (l *Link) whenFull(ctx context.Context, cancel func()) (stop func()) {
 	}
 }
 
-// Exhausted adds to the error of a context, which has ended while a call waited, that callers hold
-// the whole pool, if they do.
+// Exhausted extends the error of a context that has ended while a call waited: if callers hold the
+// whole pool, the error says so.
 func (l *Link) Exhausted(err error) error {
 	stat := l.pool.Stat()
 	return exhausted(err, int(stat.AcquiredConns()), int(stat.MaxConns()), adviceOfPool)
 }
 
-// onApart calls f with a connection beside the pool.
+// onApart calls f with an extra connection.
 func (l *Link) onApart(ctx context.Context, f func(db DB) error) error {
 	select {
 	case <-l.apart.turns:
@@ -137,7 +137,7 @@ func (l *Link) onApart(ctx context.Context, f func(db DB) error) error {
 	return f(conn.Conn)
 }
 
-// takeApart returns an idle connection that works, or a new one.
+// takeApart returns an idle connection that works, or a new connection.
 func (l *Link) takeApart(ctx context.Context) (apartConn, error) {
 	for {
 		l.apart.mu.Lock()
@@ -158,9 +158,8 @@ func (l *Link) takeApart(ctx context.Context) (apartConn, error) {
 	return apartConn{Conn: conn, made: time.Now()}, err
 }
 
-// giveApart keeps a connection for the next call, unless it is broken, or as old as one of the pool
-// may become. After a write that took long pgx reads in a goroutine, until something is read: it
-// ends with this.
+// giveApart keeps a connection for the next call, unless it is broken or older than the pool's
+// maximum. After a long write pgx may still be reading in a goroutine; giveApart ends that.
 func (l *Link) giveApart(ctx context.Context, conn apartConn) {
 	syncing, cancel := context.WithTimeout(context.WithoutCancel(ctx), apartPing)
 	defer cancel()
@@ -181,7 +180,7 @@ func (l *Link) giveApart(ctx context.Context, conn apartConn) {
 	})
 }
 
-// CloseApart closes the connections beside the pool that are not in use.
+// CloseApart closes the extra connections that are not in use.
 func (l *Link) CloseApart() {
 	l.apart.mu.Lock()
 	idle := l.apart.idle

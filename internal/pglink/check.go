@@ -15,24 +15,24 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 )
 
-// override is the setting by which a server is taken as it is. It may be set wherever
-// PostgreSQL's own are: for the server, a database or a role, or in the URL.
+// override is the setting that allows an unsafe server. It may be set wherever PostgreSQL's
+// settings are: for the server, a database or a role, or in the URL.
 const override = "dibs.allow_unsafe_settings"
 
-// An UnsafeSettingsError names all settings for which a server is refused. It lasts until
-// an operator changes them, so a consumer stops at it. A standby may be promoted, so for
-// "in_hot_standby" alone a consumer waits.
+// An UnsafeSettingsError names all settings because of which a server is refused. An operator has
+// to change them, so a consumer stops. If the only setting is "in_hot_standby", a consumer waits,
+// because a standby may be promoted.
 //
-// The setting "timeline" stands for an old primary: another server was promoted in its place,
-// and the driver has been connected to that one. Writes to an old primary are lost. The
-// timeline is not looked at inside a transaction of the caller's, but when the connection is
-// used next. The next connection may reach the new primary, so a consumer waits. If an older
-// backup was restored on purpose without a timeline of its own, a new driver accepts it.
+// The setting "timeline" stands for an old primary: another server was promoted, and the driver has
+// been connected to it. Writes to an old primary are lost. The next connection may reach the new
+// primary, so a consumer waits. The timeline is not checked in a caller's transaction, but at the
+// next use of the connection. If an older backup was restored on purpose without a new timeline, a
+// new driver accepts it.
 type UnsafeSettingsError struct {
 	Settings []UnsafeSetting
 }
 
-// An UnsafeSetting is a setting with a value that is refused.
+// An UnsafeSetting is a setting with an unsafe value.
 type UnsafeSetting struct {
 	Name  string // "fsync"
 	Value string // "off"
@@ -43,7 +43,7 @@ const (
 	// inHotStandby is the name of PostgreSQL's setting for a server in recovery.
 	inHotStandby = "in_hot_standby"
 
-	// onTimeline is not a setting of PostgreSQL's. It is treated like inHotStandby: another
+	// onTimeline is not a setting of PostgreSQL. It is treated like inHotStandby: another
 	// connection may reach the primary.
 	onTimeline = "timeline"
 )
@@ -61,7 +61,7 @@ func (e *UnsafeSettingsError) Error() string {
 	return text
 }
 
-// Is reports whether target is [ErrUnsafeSettings], or [failure.ErrLasting] and an operator has to
+// Is reports whether target is [ErrUnsafeSettings]; or [failure.ErrLasting], if an operator has to
 // change a setting.
 func (e *UnsafeSettingsError) Is(target error) bool {
 	return target == ErrUnsafeSettings || target == failure.ErrLasting && e.lasts()
@@ -72,15 +72,14 @@ func (e *UnsafeSettingsError) lasts() bool {
 	return slices.ContainsFunc(e.Settings, func(s UnsafeSetting) bool { return s.Name != inHotStandby && s.Name != onTimeline })
 }
 
-// lifted reports whether the override is for this setting.
+// lifted reports whether the override allows this setting.
 func (s UnsafeSetting) lifted() bool { return !strings.HasSuffix(s.Name, "_encoding") }
 
-// A SchemaVersionError says that a schema and this release of the library do not
-// fit. It matches [ErrNotMigrated] if the schema is missing or too old, and
-// [ErrSchemaTooNew] if it is too new.
+// A SchemaVersionError says that the schema does not fit this release of the library. It matches
+// [ErrNotMigrated] if the schema is missing or too old, and [ErrSchemaTooNew] if it is too new.
 type SchemaVersionError struct {
 	Schema  string
-	Version int // of the schema; 0 if there is none
+	Version int // of the schema; 0 without a schema
 	Serves  int // the oldest version that the schema works for
 	Need    int // the version that this release needs
 }
@@ -97,7 +96,7 @@ func (e *SchemaVersionError) Error() string {
 		e.Schema, e.Version, e.Serves, e.Need, ErrSchemaTooNew)
 }
 
-// Is reports whether target is [ErrNotMigrated] or [ErrSchemaTooNew], whichever fits, or
+// Is reports whether target is [ErrNotMigrated] or [ErrSchemaTooNew], whichever applies, or
 // [failure.ErrLasting]: an operator has to migrate or to upgrade.
 func (e *SchemaVersionError) Is(target error) bool {
 	if target == failure.ErrLasting {
@@ -125,7 +124,7 @@ type server struct {
 	kept                                     int       // see keptKB
 	asked                                    bool      // the timeline was asked for
 	timeline                                 *timeline // nil if unknown
-	latest                                   *timeline // that the link has seen
+	latest                                   *timeline // the latest that the link has seen
 }
 
 // refused returns the settings for which the server is refused, and the settings that only the
@@ -149,13 +148,13 @@ func (s *server) judge(f func(setting UnsafeSetting, ok bool)) {
 	judge := func(ok bool, name, value, need string) { f(UnsafeSetting{Name: name, Value: value, Need: need}, ok) }
 	judge(s.fsync == "on", "fsync", s.fsync, "on")
 	judge(s.fullPageWrites == "on", "full_page_writes", s.fullPageWrites, "on")
-	// Every value but off waits for this server's disk.
+	// Every value except off waits for this server's disk.
 	judge(s.synchronousCommit != "off", "synchronous_commit", s.synchronousCommit, "on, or at least local")
 	if s.waitsForStandby() && s.watched && s.tells == "error" {
 		judge(false, "client_min_messages", s.tells, "warning, or lower")
 	}
 	judge(s.serverEncoding == "UTF8", "server_encoding", s.serverEncoding, "UTF8")
-	// UNICODE is UTF8 too, and the one other name that the server keeps as it was given.
+	// UNICODE means UTF8 too; the server keeps this name unchanged.
 	judge(s.clientEncoding == "UTF8" || s.clientEncoding == "UNICODE", "client_encoding", s.clientEncoding, "UTF8")
 	judge(!s.inRecovery, inHotStandby, onOff(s.inRecovery), "off")
 	if s.timeline.leftFor(s.latest) {
@@ -184,7 +183,7 @@ func isOn(value string) bool {
 	return false
 }
 
-// A mark remembers the result of the check on a connection.
+// A mark holds the result of the check on a connection.
 type mark struct {
 	pooled bool              // the connection goes to a pooler, which chooses a server for each transaction
 	mode   pgx.QueryExecMode // how statements are sent
@@ -194,7 +193,7 @@ type mark struct {
 	timeline *timeline // of the server; nil if unknown
 }
 
-// markKey is the key of a mark among a connection's data. Each schema has its own.
+// markKey is the key of a mark in a connection's custom data. Each schema has its own.
 func (l *Link) markKey() string { return "dibs.checked." + l.config.Schema }
 
 func (l *Link) markOf(conn *pgx.Conn) *mark {
@@ -216,9 +215,9 @@ func (l *Link) setMark(conn *pgx.Conn, m *mark) {
 	}
 }
 
-// safely calls f with a connection whose server is trusted. It checks when the connection is
-// first used, again outside a transaction if the first check was in one, and after an error
-// by which the server may have changed. The check cannot abort a transaction.
+// safely calls f with a connection to a server that passed the check. It checks at the first use of
+// a connection, again outside of a transaction if the first check was in one, and after an error
+// that may mean that the server has changed. The check cannot abort a transaction.
 func (l *Link) safely(ctx context.Context, db DB, f func(db DB) error) error {
 	conn := Conn(db)
 	if m := l.markOf(conn); m == nil || !m.asked && l.mayAsk(db) || m.timeline.leftFor(l.latest.see(m.timeline)) {
@@ -235,14 +234,14 @@ func (l *Link) safely(ctx context.Context, db DB, f func(db DB) error) error {
 	return err
 }
 
-// mayAsk reports whether a refused question would abort no transaction.
+// mayAsk reports whether a refused query is harmless, because it cannot abort a transaction.
 func (l *Link) mayAsk(db DB) bool { return Conn(db) != nil && !l.InTransaction(db) }
 
-// turnedAway are the SQLSTATEs of a server on which message-db's messages are being adopted,
-// among others.
+// turnedAway are the SQLSTATEs of a server on which message-db's messages are being adopted; other
+// errors have them too.
 var turnedAway = []string{"42501", "55000"}
 
-// outdated reports whether an error may mean that the server has changed since the check.
+// outdated reports whether err may mean that the server has changed since the check.
 func outdated(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (e.Code == readOnly || slices.Contains(noSchema, e.Code) || slices.Contains(turnedAway, e.Code))
@@ -282,15 +281,15 @@ func (l *Link) check(ctx context.Context, db DB) (*mark, error) {
 	return m, nil
 }
 
-// A schemaVersion is the version of a schema, or the error that came in its place.
+// A schemaVersion is the version of a schema, or the error of reading it.
 type schemaVersion struct {
 	found SchemaVersionError
 	err   error
 }
 
-// askAll asks for the settings, the schema's version and the timeline in one round trip. In a
-// transaction, which a missing schema or right would abort, it takes two and does not ask
-// for the timeline.
+// askAll reads the settings, the schema's version and the timeline in one round trip. In a
+// transaction, which a missing schema or right would abort, it takes two round trips and leaves out
+// the timeline.
 func (l *Link) askAll(ctx context.Context, db DB) (*server, *schemaVersion, error) {
 	version := &schemaVersion{found: SchemaVersionError{Schema: l.config.Schema, Need: l.config.Version}}
 	conn := Conn(db)
@@ -299,7 +298,7 @@ func (l *Link) askAll(ctx context.Context, db DB) (*server, *schemaVersion, erro
 		switch {
 		case err != nil:
 			return nil, nil, err
-		case s.denied != "": // the error that the server would answer with
+		case s.denied != "": // the error that the server would return
 			version.err = PermissionDenied(s.denied)
 		case s.hasVersion:
 			version.err = one(ctx, db, l.checks.schemaVersion, nil, &version.found.Version, &version.found.Serves)
@@ -341,12 +340,12 @@ func (l *Link) askAll(ctx context.Context, db DB) (*server, *schemaVersion, erro
 	return &s, version, nil
 }
 
-// PermissionDenied returns the error of a server that refuses the use of an object.
+// PermissionDenied returns the error that a server returns when the user may not use an object.
 func PermissionDenied(object string) error {
 	return &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: Denied, Message: "permission denied for " + object}
 }
 
-// ask asks for the settings.
+// ask reads the settings.
 func (l *Link) ask(ctx context.Context, db DB) (*server, error) {
 	s := server{watched: watched(Conn(db))}
 	parameters := l.checkParameters()
@@ -360,13 +359,13 @@ func (l *Link) ask(ctx context.Context, db DB) (*server, error) {
 	return &s, nil
 }
 
-// keptKB is the size, in kB, of the block by which the check has a session keep the memory that it
-// frees. glibc gives memory back to the system when more than 128 kB of it are free. So the result
-// of a page of 1,000 messages costs page faults at each call: 89 for 300 kB of messages, and none
-// after the block. The server takes 0.83 of the time for such a page, and 0.86 to 0.9 for a backlog
-// of them. glibc raises its bound to twice the size of a large block that is freed (mallopt(3),
-// M_MMAP_THRESHOLD). 200 kB made no difference, 4 MB the same as 1 MB, which takes the server some
-// 1 ms, once a connection, and 10 ms where it is busy. Other allocators do not change by it.
+// keptKB is the size, in kB, of a block that the check allocates and frees so that the session
+// keeps freed memory. glibc returns memory to the system when more than 128 kB are free, so each
+// page of 1,000 messages costs page faults: 89 for 300 kB of messages, and 0 after the block. The
+// server then takes 0.83 of the time for such a page, and 0.86 to 0.9 for a backlog of pages.
+// Freeing a large block raises glibc's bound to twice its size (mallopt(3), M_MMAP_THRESHOLD). 200
+// kB made no difference, and 4 MB the same as 1 MB, which takes the server some 1 ms per
+// connection, or 10 ms if it is busy. It has no effect on other allocators.
 const keptKB = 1000
 
 // checkParameters are the query's parameters, as text.
@@ -386,8 +385,8 @@ func (s *server) fields() []any {
 	}
 }
 
-// one reads the one row of a query. The connection has not been checked yet, so nothing is
-// prepared on it.
+// one reads the single row of a query. The connection has not been checked yet, so one prepares no
+// statement on it.
 func one(ctx context.Context, db DB, sql string, args []any, into ...any) error {
 	rows, err := db.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
 	if err != nil {

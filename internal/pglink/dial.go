@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// silence is how long a connection may be without a sign of its other end: an acknowledgement
-// of the bytes that were sent, or the answer to a probe. TCP by itself waits a quarter of an
-// hour for an acknowledgement, and a call without a deadline would wait as long.
+// silence is how long a connection may be without a sign of the server: an acknowledgement of sent
+// bytes, or the answer to a probe. By default TCP waits a quarter of an hour for an
+// acknowledgement, and so would a call without a deadline.
 const silence = 30 * time.Second
 
-// dial connects as pgx does. An other end that is gone is noticed after silence.
+// dial connects like pgx, but notices after silence that the server is gone.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	const probes = 3
 	d := net.Dialer{

@@ -13,36 +13,37 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// Failures to match with [errors.Is]. Nothing was read or written.
+// Failures, for [errors.Is]. Nothing was read or written.
 var (
-	// ErrNotMigrated is matched by the error of a call on a database that has no schema,
-	// or an older one. See [SchemaVersionError].
+	// ErrNotMigrated is returned when the database does not have the schema, or has an older one.
+	// See [SchemaVersionError].
 	ErrNotMigrated error = failure.LastingError("the schema is not there, or not up to date: run dibs migrate up")
 
-	// ErrSchemaTooNew is matched by the error of a call on a database whose schema no
-	// longer works with this release. See [SchemaVersionError].
+	// ErrSchemaTooNew is returned when the database's schema is too new for this release. See
+	// [SchemaVersionError].
 	ErrSchemaTooNew error = failure.LastingError("the schema is too new for this release of the library: upgrade the library")
 
-	// ErrAdopting is matched by the error of a call on a database in which message-db's
-	// table is the store, because its messages are being adopted or were given back.
+	// ErrAdopting is returned when message-db's table is the store, because its messages are being
+	// adopted or were given back.
 	ErrAdopting error = failure.LastingError("message-db's messages are not adopted yet: see dibs migrate status")
 
-	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or change
-	// acknowledged writes. See [UnsafeSettingsError].
+	// ErrUnsafeSettings is returned when the server might lose or change acknowledged writes. See
+	// [UnsafeSettingsError].
 	ErrUnsafeSettings = errors.New("unsafe server settings")
 
-	// ErrClosed is matched by the error of a call on a pool, a connection or a *sql.DB that was
-	// closed, or on a transaction that has ended.
+	// ErrClosed is returned when the pool, the connection or the *sql.DB was closed, or the
+	// transaction has ended.
 	ErrClosed = errors.New("the database handle is closed")
 
-	// ErrDenied is matched by the error of a call to which the user has no right.
+	// ErrDenied is returned when the user lacks the right to a call.
 	ErrDenied = errors.New("not permitted")
 
-	// ErrInvalidURL does not show the URL, which may hold a password.
+	// ErrInvalidURL is returned for an invalid URL. It does not show the URL, which may hold a
+	// password.
 	ErrInvalidURL = errors.New("it is not a URL that PostgreSQL's clients know: postgres://user@host:5432/database")
 )
 
-// SQLSTATEs that are looked at in more than one place.
+// SQLSTATEs that are used in several places.
 const (
 	Denied           = "42501" // the user lacks the right
 	readOnly         = "25006" // a write on a standby, or in a read-only transaction
@@ -53,7 +54,7 @@ const (
 // noSchema are the SQLSTATEs for a schema, a function and a table that do not exist.
 var noSchema = []string{"3F000", "42883", "42P01"}
 
-// code returns the SQLSTATE of err, "" for an error that is not the server's.
+// code returns the SQLSTATE of err, or "" if err is not from the server.
 func code(err error) string {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code
@@ -61,9 +62,9 @@ func code(err error) string {
 	return ""
 }
 
-// Definite reports whether the server has refused a statement and rolled it back. An error
-// that ends the session may come after the commit: 57P01, for one, while the server waits
-// for a standby.
+// Definite reports whether the server has refused a statement and rolled it back. It returns false
+// for an error that ends the session, because that may come after the commit: for example 57P01,
+// while the server waits for a standby.
 func Definite(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || e.SeverityUnlocalized != "ERROR" {
@@ -72,37 +73,36 @@ func Definite(err error) bool {
 	return !strings.HasPrefix(e.Code, "08") && !strings.HasPrefix(e.Code, "57P") && e.Code != "25P03"
 }
 
-// Retryable reports whether the server rolled a transaction back for the sake of another,
-// by a serialization failure or a deadlock.
+// Retryable reports whether the server rolled back a transaction because of another one, by a
+// serialization failure or a deadlock.
 func Retryable(err error) bool {
 	return (code(err) == "40001" || code(err) == "40P01") && Definite(err)
 }
 
-// Stale reports whether a statement that was prepared by name cannot be used any more: the server
-// does not have it, after DISCARD, or its result has changed, after a migration.
+// Stale reports whether a prepared statement is unusable: the server has dropped it, after DISCARD,
+// or its result has changed, after a migration.
 func Stale(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && Definite(err) && (e.Code == "26000" || e.Code == "0A000" && e.Routine == "RevalidateCachedQuery")
 }
 
-// IsLockTimeout reports whether a statement was refused because a lock was not released in
-// time.
+// IsLockTimeout reports whether a statement failed because a lock was not released in time.
 func IsLockTimeout(err error) bool { return code(err) == lockNotAvailable && Definite(err) }
 
 // IsCancelled reports whether a statement was ended early, by a timeout or by a request to
 // cancel it.
 func IsCancelled(err error) bool { return code(err) == queryCanceled && Definite(err) }
 
-// IsUnsupported reports whether a statement was refused as an unsupported feature, as a removal of
-// messages is above READ COMMITTED.
+// IsUnsupported reports whether the server does not support a statement, for example a removal of
+// messages above READ COMMITTED.
 func IsUnsupported(err error) bool { return code(err) == "0A000" && Definite(err) }
 
-// IsUniqueViolation reports whether a statement was refused because of a row that exists.
+// IsUniqueViolation reports whether a statement failed because a row exists already.
 func IsUniqueViolation(err error) bool { return code(err) == "23505" && Definite(err) }
 
 // Failed returns err so that callers can match it and a log may show it. A missing schema matches
-// [ErrNotMigrated], a missing right [ErrDenied], and a handle that is closed [ErrClosed]. Where
-// the server's text does not say what to do, the error does.
+// [ErrNotMigrated], a missing right [ErrDenied], and a closed handle [ErrClosed]. If the server's
+// text does not suggest a remedy, Failed adds it.
 func Failed(err error) error {
 	if _, explained := errors.AsType[*explainedError](err); explained || err == nil {
 		return err
@@ -130,7 +130,7 @@ func Failed(err error) error {
 	return e
 }
 
-// An explainedError is one of the server's with the next step.
+// An explainedError is an error of the server with the next step to take.
 type explainedError struct {
 	kind  error // a sentinel, or nil
 	cause error
@@ -151,7 +151,7 @@ func (e *explainedError) Unwrap() []error {
 	return []error{e.cause}
 }
 
-// Explained reports whether err says what to do about it.
+// Explained reports whether err names the next step.
 func Explained(err error) bool {
 	_, explained := errors.AsType[*explainedError](err)
 	return explained
@@ -165,8 +165,8 @@ func WithHint(err error, hint string) error {
 	return err
 }
 
-// Roles that the migrations grant rights to, and the functions that readers may not call. Of
-// several roles that may call one, it is with the role whose task it is.
+// roles are the roles of the migrations, with the functions that each may call and readers may not.
+// If several roles may call a function, it is listed for the role that it is meant for.
 var roles = []struct {
 	name      string
 	functions []string
@@ -181,8 +181,8 @@ var roles = []struct {
 	}},
 }
 
-// roleFor names the role that has the right that is missing. The object is the last word of the
-// server's text, in every language of it that puts names last.
+// roleFor returns the role that has the missing right. It takes the last word of the server's text
+// as the object, in every language that puts names last.
 func roleFor(err error) string {
 	e, _ := errors.AsType[*pgconn.PgError](err)
 	for _, role := range roles {
@@ -195,11 +195,11 @@ func roleFor(err error) string {
 	return "dibs_reader to read, dibs_writer to write, dibs_worker to work on queues, or dibs_admin to trim, delete and verify,"
 }
 
-// closedError makes an error of a handle that was closed match [ErrClosed].
+// closedError makes the error of a closed handle match [ErrClosed].
 func closedError(cause error) error { return fmt.Errorf("%w: %w", ErrClosed, cause) }
 
-// exhausted tells a caller that has waited for a connection until its context ended why there was
-// none. The most frequent holder is a transaction of the caller's own.
+// exhausted explains the error of a call when its context ended while it waited for a connection.
+// Most often the caller's own transaction holds it.
 func exhausted(err error, used, most int, advice string) error {
 	if most == 0 || used < most || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return err
@@ -207,14 +207,14 @@ func exhausted(err error, used, most int, advice string) error {
 	return fmt.Errorf("%w: all connections of the pool are in use (%d of %d); if a transaction of yours has one, %s", err, used, most, advice)
 }
 
-// What a caller does whose own transaction has the connection that a call needs.
+// Advice for a caller when its own transaction holds the connection that a call needs.
 const (
 	adviceOfPool = "use a store over it (postgres.New(tx, nil)), or give the pool more"
 	adviceOfSQL  = "end it first, write in it by Transact, or give the *sql.DB more (SetMaxOpenConns)"
 )
 
-// taken tells a caller that has waited for its turn on the connection, or the transaction, of l
-// until its context ended.
+// taken explains the error of a call when its context ended while it waited for the connection, or
+// the transaction, of l.
 func (l *Link) taken(err error) error {
 	if l.tx {
 		return fmt.Errorf("%w: another call has the transaction", err)
@@ -223,8 +223,8 @@ func (l *Link) taken(err error) error {
 		"(postgres.New(tx, nil)), or a pool of more connections", err)
 }
 
-// AcquireFailed returns the error of a pool or a *sql.DB that gave no connection. The packages do
-// not export the errors of a closed pool, so their texts are compared.
+// AcquireFailed explains the error of a pool or a *sql.DB that returned no connection. It compares
+// texts, because the packages do not export the errors of a closed pool.
 func AcquireFailed(err error) error {
 	if text := err.Error(); text == "closed pool" || text == "sql: database is closed" {
 		return closedError(err)
@@ -232,9 +232,9 @@ func AcquireFailed(err error) error {
 	return fmt.Errorf("acquire a connection: %w", Safe(err))
 }
 
-// Safe returns err without the secrets that a log must not have: the values of rows, which a
-// server puts into the details of an error, and the password, which pgx keeps in the errors of a
-// connection that could not be made.
+// Safe returns err without secrets that must not be logged: values of rows, which a server puts
+// into the details of an error, and the password, which pgx keeps in the error of a failed
+// connection.
 func Safe(err error) error {
 	if Explained(err) {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Start begins the transaction by a round trip of its own, if it has not begun.
+// Start begins the transaction by a separate round trip, if it has not begun.
 func (t *Tx) Start(ctx context.Context) error {
 	switch {
 	case t.closed:
@@ -37,16 +37,16 @@ func (t *Tx) Start(ctx context.Context) error {
 // Begun reports whether the transaction has begun. It may have ended since.
 func (t *Tx) Begun() bool { return t.begun }
 
-// Missed returns the error of a connection that was lost before the server answered to BEGIN, and
-// nil if none was. A caller that left by its context is no such error.
+// Missed returns the error if the connection was lost before the server answered BEGIN, else nil.
+// It also returns nil if the caller left because its context ended.
 func (t *Tx) Missed() error { return t.lost }
 
-// Apart has BEGIN go by a round trip of its own.
+// Apart makes BEGIN a separate round trip.
 func (t *Tx) Apart() { t.apart = true }
 
-// Unsent reports whether pgx has closed the connection before it sent BEGIN, as it does for a first
-// statement that it cannot encode, such as one with an argument too few. In a transaction that
-// begins apart such a statement fails alone.
+// Unsent reports whether pgx has closed the connection before it sent BEGIN, because it could not
+// encode the first statement, for example with an argument too few. If BEGIN is a separate round
+// trip, only the statement fails.
 func (t *Tx) Unsent() bool { return t.unsent }
 
 func (t *Tx) missed(ctx context.Context, err error) {
@@ -61,8 +61,8 @@ func (t *Tx) missed(ctx context.Context, err error) {
 }
 
 // first sends a statement together with the statements that begin the transaction, and returns the
-// batch with the statement's result next. The batch is nil if the statement is to be sent by
-// itself: the transaction has begun.
+// batch with the statement's result next. If the batch is nil, the transaction has begun, and the
+// statement must be sent alone.
 func (t *Tx) first(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
 	switch {
 	case t.begun:
@@ -86,8 +86,8 @@ func (t *Tx) first(ctx context.Context, sql string, args []any) (pgx.BatchResult
 			if t.missed(ctx, err); t.begun || t.conn.IsClosed() || ctx.Err() != nil {
 				return nil, err
 			}
-			// It was refused before BEGIN was sent, as a text that does not parse: it is to fail in
-			// the transaction.
+			// The statement failed before BEGIN was sent, for example because it does not parse. It
+			// must fail in the transaction.
 			return nil, t.Start(ctx)
 		}
 		t.begun = true
@@ -95,9 +95,9 @@ func (t *Tx) first(ctx context.Context, sql string, args []any) (pgx.BatchResult
 	return results, nil
 }
 
-// travels reports whether a statement with such arguments can be one of a batch. A text without
-// arguments may be several statements, a batch knows no options, and through a pooler each
-// statement has one.
+// travels reports whether a statement with these arguments can be in a batch. A text without
+// arguments may be several statements, and a batch does not support options, which each statement
+// through a pooler has.
 func (t *Tx) travels(args []any) bool {
 	if m := t.link.markOf(t.conn); m == nil || m.pooled || len(args) == 0 {
 		return false
@@ -107,7 +107,7 @@ func (t *Tx) travels(args []any) bool {
 		return false
 	case pgx.NamedArgs, pgx.StrictNamedArgs:
 		return true
-	case pgx.QueryRewriter: // of the caller's: it is given the connection, and may use it
+	case pgx.QueryRewriter: // the caller's: it gets the connection, and may use it
 		return false
 	}
 	return true
@@ -174,10 +174,10 @@ func (r *firstRows) Values() ([]any, error) {
 	return values, err
 }
 
-// A firstRow is the first of the rows of a first statement.
+// A firstRow is the first row of a first statement.
 type firstRow struct{ rows pgx.Rows }
 
-// Scan implements [pgx.Row], as a row of pgx does.
+// Scan implements [pgx.Row].
 func (r firstRow) Scan(dest ...any) error {
 	defer r.rows.Close()
 	for _, d := range dest {
@@ -198,7 +198,7 @@ func (r firstRow) Scan(dest ...any) error {
 	return r.rows.Err()
 }
 
-// failedRows are the rows of a query that was not sent. A caller may leave its error to them.
+// failedRows are the rows of a query that was not sent. They return its error.
 type failedRows struct{ err error }
 
 func (failedRows) Close()                                       {}

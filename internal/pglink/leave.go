@@ -10,9 +10,9 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// LeaveAfter has db's connection closed if the caller still uses it when so long has passed since
-// the end of ctx: a pool has its place again, and the server rolls back. The caller calls stop when
-// it uses db no more, before it gives it back.
+// LeaveAfter closes db's connection if the caller still uses it when patience has passed since the
+// end of ctx: the pool can open another connection, and the server rolls back. The caller must call
+// stop after its last use of db, before it returns db to the pool.
 func LeaveAfter(ctx context.Context, db DB, patience time.Duration) (stop func()) {
 	conn := Conn(db)
 	var mu sync.Mutex
@@ -26,9 +26,9 @@ func LeaveAfter(ctx context.Context, db DB, patience time.Duration) (stop func()
 		}
 		over = true
 		if pooled, is := db.(*pgxpool.Conn); is {
-			pooled.Hijack() // its Release does nothing then
+			pooled.Hijack() // then its Release does nothing
 		}
-		_ = failure.Call(conn.PgConn().Conn().Close) // alone of all that a connection has, it may be called beside other calls
+		_ = failure.Call(conn.PgConn().Conn().Close) // the only call that is safe while others use the connection
 	}
 	unwatch := context.AfterFunc(ctx, func() {
 		mu.Lock()

@@ -1,12 +1,12 @@
-// Package pglink connects to a PostgreSQL server that may be trusted with what it
-// acknowledges. It knows nothing of messages: the PostgreSQL part of every system in this
-// module works through a [Link].
+// Package pglink connects to PostgreSQL servers and checks that they keep acknowledged writes. It
+// does not know about messages: the PostgreSQL part of every system in this module works through a
+// [Link].
 //
-// A Link asks each connection once, before its first use, whether the server's settings are
-// safe, whether it is the primary, and whether the schema fits ([Link.With]). It finds
-// poolers and sends statements so that they work through them ([Link.Read], [Link.Exec]).
-// It reports a write whose wait for a standby was cancelled ([Replicated]), and says of an
-// error whether the statement was certainly rolled back ([Definite]).
+// A Link checks each connection once, before its first use: whether the server's settings are safe,
+// whether it is the primary, and whether the schema fits ([Link.With]). It detects poolers, and
+// sends statements so that they work through them ([Link.Read], [Link.Exec]). It reports a write if
+// the wait for a standby was cancelled ([Replicated]), and whether an error means that the
+// statement was certainly rolled back ([Definite]).
 package pglink
 
 import (
@@ -40,14 +40,13 @@ var (
 	_ DB = pgx.Tx(nil)
 )
 
-// Config changes a [Link].
+// Config configures a [Link].
 type Config struct {
 	Schema  string        // a valid name: see CheckSchema
 	Version int           // of the schema that the caller's statements need
-	Logger  logger.Logger // of warnings: names and numbers, never content
+	Logger  logger.Logger // for warnings: names and numbers, never content
 
-	// KeepMemory has each session keep the memory that it frees, up to 2 MB, for its next
-	// statement.
+	// KeepMemory makes each session keep up to 2 MB of freed memory for its next statement.
 	KeepMemory bool
 }
 
@@ -55,20 +54,20 @@ type Config struct {
 // transaction. Over a connection its calls take turns.
 type Link struct {
 	db     DB
-	pool   *pgxpool.Pool // db, if it is one
+	pool   *pgxpool.Pool // db, if it is a pool
 	apart  *apart        // beside the pool
-	sql    *sql.DB       // in place of db
+	sql    *sql.DB       // instead of db
 	tx     bool          // db is a transaction
-	turn   chan struct{} // holds one token, which a call over anything but a pool takes
+	turn   chan struct{} // holds one token; a call takes it unless db is a pool
 	config Config
 	checks queries
-	mark   *mark // of db, if its connection cannot be had
+	mark   *mark // of db, if its connection is not accessible
 	latest latest
 
 	saidUnsafe, saidUnwatched atomic.Bool // each warning is logged once
 }
 
-// The queries of the check, one to a file.
+// The queries of the check, one per file.
 var (
 	//go:embed sql/check.sql
 	checkSQL string
@@ -80,7 +79,7 @@ var (
 
 type queries struct{ check, schemaVersion, epoch string }
 
-// IsNil reports whether db is nil, or an interface of a nil pointer.
+// IsNil reports whether db is nil or holds a nil pointer.
 func IsNil(db DB) bool {
 	if db == nil {
 		return true
@@ -89,7 +88,7 @@ func IsNil(db DB) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// New returns a link over db, which the caller keeps and closes.
+// New returns a link over db, which the caller closes.
 func New(db DB, config Config) *Link {
 	l := &Link{db: db, turn: make(chan struct{}, 1), config: config, apart: newApart()}
 	l.turn <- struct{}{}
@@ -103,17 +102,17 @@ func New(db DB, config Config) *Link {
 	return l
 }
 
-// ErrNotPgx is returned for a *sql.DB whose connections do not come from pgx's package stdlib.
+// ErrNotPgx is returned when the connections of a *sql.DB do not come from pgx's package stdlib.
 var ErrNotPgx = errors.New("the connections of the *sql.DB are not pgx's")
 
-// NewSQL returns a link over a *sql.DB of pgx's package stdlib. The caller keeps and closes it.
+// NewSQL returns a link over a *sql.DB of pgx's package stdlib, which the caller closes.
 func NewSQL(db *sql.DB, config Config) *Link {
 	l := New(nil, config)
 	l.sql = db
 	return l
 }
 
-// Raw calls f with the connection of pgx's below conn, also while a *sql.Tx is open on it.
+// Raw calls f with the pgx connection below conn, also while a *sql.Tx is open on it.
 func Raw(conn *sql.Conn, f func(conn *pgx.Conn) error) error {
 	var result error
 	err := conn.Raw(func(c any) error {
@@ -131,7 +130,7 @@ func Raw(conn *sql.Conn, f func(conn *pgx.Conn) error) error {
 	return err
 }
 
-// Check checks the server of a connection, as [Link.With] does before it calls a function.
+// Check checks the server of a connection, like [Link.With] before it calls a function.
 func (l *Link) Check(ctx context.Context, db DB) error {
 	return l.safely(ctx, db, func(DB) error { return nil })
 }
@@ -145,9 +144,9 @@ func (l *Link) CheckAnew(ctx context.Context, db DB) error {
 // Pool returns the pool that l is over, or nil.
 func (l *Link) Pool() *pgxpool.Pool { return l.pool }
 
-// With calls f with a connection or transaction that only f uses meanwhile, and whose
-// server is trusted. A connection to a server that is not the primary is closed, so that
-// the next may reach the primary.
+// With calls f with a connection or transaction that only f uses meanwhile, on a server that passed
+// the check. It closes a connection to a server that is not the primary, so that the next may reach
+// the primary.
 func (l *Link) With(ctx context.Context, f func(db DB) error) error {
 	return l.AsIs(ctx, func(db DB) error {
 		err := l.safely(ctx, db, f)
@@ -186,9 +185,9 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 	return f(l.db)
 }
 
-// SQLConn returns a connection of db. Where callers wait for one, database/sql gives up after three
-// in a row that a cancelled call before them has closed: each of those is gone then, and the next
-// is asked for.
+// SQLConn returns a connection of db. When callers wait, database/sql gives up after it got three
+// connections in a row that a cancelled call had closed. Those are gone then, so SQLConn asks
+// again.
 func SQLConn(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
 	const most = 100
 	for range most {
@@ -203,11 +202,11 @@ func SQLConn(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
 	return conn, nil
 }
 
-// OverTransaction reports whether l is over a transaction of the caller's.
+// OverTransaction reports whether l is over a caller's transaction.
 func (l *Link) OverTransaction() bool { return l.tx }
 
-// InTransaction reports whether db is in a transaction of the caller's. It may have been begun
-// on a connection by hand.
+// InTransaction reports whether db is in a caller's transaction, also if the caller began it on a
+// connection by a statement.
 func (l *Link) InTransaction(db DB) bool {
 	if l.tx {
 		return true
@@ -216,7 +215,7 @@ func (l *Link) InTransaction(db DB) bool {
 	return conn != nil && conn.PgConn().TxStatus() != 'I'
 }
 
-// Conn returns the connection of db, or nil if it cannot be had.
+// Conn returns the connection of db, or nil if it is not accessible.
 func Conn(db DB) *pgx.Conn {
 	switch c := db.(type) {
 	case *pgx.Conn:
@@ -227,7 +226,7 @@ func Conn(db DB) *pgx.Conn {
 	return nil
 }
 
-// Begin begins a transaction at READ COMMITTED where db lets the level be chosen.
+// Begin begins a transaction, at READ COMMITTED if db supports the choice of a level.
 func Begin(ctx context.Context, db DB) (pgx.Tx, error) {
 	if b, ok := db.(interface {
 		BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
@@ -237,20 +236,19 @@ func Begin(ctx context.Context, db DB) (pgx.Tx, error) {
 	return db.Begin(ctx)
 }
 
-// RollBack ends a transaction that was not committed. It waits a second for the server's
-// answer. After that the connection is closed, and the server rolls back by itself.
+// RollBack ends a transaction that was not committed. It waits a second for the server's answer;
+// after that it closes the connection, and the server rolls back.
 func RollBack(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = tx.Rollback(ctx) // or it has ended
+	_ = tx.Rollback(ctx) // it may have ended already
 }
 
 // Read runs a statement in the way that suits db's connection, and calls each with each row.
 func (l *Link) Read(ctx context.Context, db DB, sql string, args []any, each func(pgx.Rows) error) error {
 	if conn := Conn(db); conn != nil && l.Mode(conn) == pgx.QueryExecModeExec && l.InTransaction(db) {
-		// The result of an undescribed statement is text, and a time in it has the session's
-		// DateStyle. A transaction keeps its server for the two round trips that a
-		// description takes.
+		// Without a description the result is text, and times have the session's DateStyle. The
+		// description takes two round trips; a transaction keeps its server for both.
 		return EachRow(ctx, db, sql, append([]any{pgx.QueryExecModeDescribeExec}, args...), each)
 	}
 	return EachRow(ctx, db, sql, l.Arguments(db, args), each)
@@ -283,7 +281,7 @@ const (
 	maxBackoff = time.Second
 )
 
-// Pause waits before a call is repeated that has failed so many times in a row.
+// Pause waits before the repetition of a call that has failed this many times in a row.
 func Pause(ctx context.Context, failures int) error {
 	return outage.Wait(ctx, outage.Pause(failures, minBackoff, maxBackoff))
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ConnectApart makes a connection as the pool makes its own, and not one of them. It is for
-// a session that keeps its connection, as LISTEN does. pooled reports whether it goes
-// through a pooler, where no session is kept. The link has to be over a pool.
+// ConnectApart makes a connection outside of the pool, with the pool's configuration, for a session
+// that keeps its connection, like LISTEN. pooled reports whether it goes through a pooler, which
+// keeps no session. The link must be over a pool.
 func (l *Link) ConnectApart(ctx context.Context) (conn *pgx.Conn, pooled bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -19,7 +19,7 @@ func (l *Link) ConnectApart(ctx context.Context) (conn *pgx.Conn, pooled bool, e
 			return nil, false, Safe(err)
 		}
 	}
-	config.ConnConfig.OnNotification = nil // the pool's handler is for its own connections
+	config.ConnConfig.OnNotification = nil // the pool's handler is for the pool's connections
 	conn, err = pgx.ConnectConfig(ctx, config.ConnConfig)
 	if err != nil {
 		return nil, false, Safe(err)
@@ -38,8 +38,7 @@ func (l *Link) ConnectApart(ctx context.Context) (conn *pgx.Conn, pooled bool, e
 	return conn, m.pooled, nil
 }
 
-// HangUp closes a connection. It says goodbye to the server if that takes no longer than a
-// second.
+// HangUp closes a connection. It waits at most a second for the server.
 func HangUp(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

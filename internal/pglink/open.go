@@ -16,13 +16,12 @@ import (
 // connectTimeout bounds one attempt to connect, unless the URL has connect_timeout.
 const connectTimeout = 10 * time.Second
 
-// Open returns a pool of connections to the database at a URL that [pgxpool.ParseConfig]
-// knows. It does not connect yet. A connection calls itself dibs unless the URL has
-// application_name, is watched as [WatchReplication] does, and is given up when its other
-// end has been silent for 30 seconds. No error shows the URL or its password.
+// Open returns a pool of connections to the database at a URL that [pgxpool.ParseConfig] knows. It
+// does not connect yet. A connection has the application_name dibs unless the URL sets it, is
+// watched by [WatchReplication], and is closed after the server has been silent for 30 seconds.
+// Errors do not show the URL or its password.
 //
-// clear is a host that is not this machine and to which the URL allows an unencrypted
-// connection, or "".
+// clear is another machine to which the URL allows an unencrypted connection, or "".
 func Open(ctx context.Context, url string) (pool *pgxpool.Pool, clear string, err error) {
 	config, err := parse(url)
 	if err != nil {
@@ -52,8 +51,7 @@ func parse(url string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// inTheClear returns a host that is not this machine and may be talked to without encryption, or
-// "".
+// inTheClear returns another machine to which unencrypted connections are allowed, or "".
 func inTheClear(c *pgx.ConnConfig) string {
 	open := func(host string, secret *tls.Config) bool {
 		here := host == "localhost" || net.ParseIP(host).IsLoopback()
@@ -71,8 +69,8 @@ func inTheClear(c *pgx.ConnConfig) string {
 	return ""
 }
 
-// CloseWithin closes a pool. It returns earlier if the context ends: pgx waits for up to 15
-// seconds for a server that no longer answers.
+// CloseWithin closes a pool. It returns earlier if the context ends: pgx waits up to 15 seconds for
+// a server that does not answer.
 func CloseWithin(ctx context.Context, pool *pgxpool.Pool) {
 	closed := failure.Go(func() error { pool.Close(); return nil })
 	select {

@@ -3,9 +3,9 @@ package pglink
 import "github.com/jackc/pgx/v5"
 
 // Mode returns how statements are sent on a connection. A pooler such as PgBouncer in transaction
-// mode may send each statement to another server. So no statement relies on an earlier PREPARE,
-// and each takes one round trip. No statement is sent as text with its arguments in it, even if
-// the pool is configured so.
+// mode may send each statement to another server. So no statement relies on an earlier PREPARE, and
+// each takes one round trip. Arguments are never sent inside the text of a statement, even if the
+// pool is configured for that.
 func (l *Link) Mode(conn *pgx.Conn) pgx.QueryExecMode {
 	if m := l.markOf(conn); m != nil {
 		return m.mode
@@ -32,7 +32,7 @@ func modeFor(conn *pgx.Conn, pooled bool) pgx.QueryExecMode {
 	}
 }
 
-// Arguments puts the mode of db's connection before the arguments of a statement.
+// Arguments returns args with the mode of db's connection in front.
 func (l *Link) Arguments(db DB, args []any) []any {
 	conn := Conn(db)
 	if conn == nil {

@@ -18,14 +18,14 @@ const (
 	cancelledKey = "dibs.wait_cancelled"
 )
 
-// WatchReplication changes the configuration of a connection, so that [Replicated] sees
-// when its wait for a standby is cancelled: PostgreSQL reports such a write as done, with a
-// warning that pgx does not show. The configuration's own handlers of notices and of new
-// connections are called as before.
+// WatchReplication changes the configuration of a connection so that [Replicated] notices when the
+// wait for a standby is cancelled: PostgreSQL reports such a write as done, with a warning that pgx
+// does not show. The configuration's own handlers of notices and of new connections are still
+// called.
 func WatchReplication(config *pgx.ConnConfig) {
 	onNotice, afterConnect := config.OnNotice, config.AfterConnect
 	config.OnNotice = func(conn *pgconn.PgConn, notice *pgconn.Notice) {
-		// The text is in the server's language, and every warning has this code.
+		// The text is in the server's language, and all warnings have this code.
 		if notice.Routine == "SyncRepWaitForLSN" {
 			conn.CustomData()[cancelledKey] = true
 		}

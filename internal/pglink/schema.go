@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// DefaultSchema is the schema that SQL files name.
+// DefaultSchema is the schema in the SQL files.
 const DefaultSchema = "dibs"
 
 var (
-	// PostgreSQL cuts off a longer identifier, and does not say so.
+	// PostgreSQL silently cuts off a longer identifier.
 	validSchema = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-	// The underscore is part of a word, so that dibs_owner is not one. Settings and message types
-	// are the same for every schema and keep their names.
+	// An underscore is part of a word, so dibs_owner does not match. Settings and message types are
+	// the same for every schema and keep their names.
 	schemaWord = regexp.MustCompile(`\b` + DefaultSchema + `\b(:|\.(?:allow_unsafe_settings|lock_timeout|caller_path|caller_role|retention|statement_timeout|transaction)\b)?`)
 )
 
-// CheckSchema returns the rule that name breaks as a schema's, or "". An empty name
-// stands for [DefaultSchema].
+// CheckSchema returns the rule for schema names that name breaks, or "". An empty name stands for
+// [DefaultSchema].
 func CheckSchema(name string) string {
 	switch {
 	case name == "" || name == DefaultSchema:
@@ -32,8 +32,8 @@ func CheckSchema(name string) string {
 	return ""
 }
 
-// InSchema returns sql for the schema of the given name, which has been checked. It
-// is quoted, since a name may be a word that SQL knows.
+// InSchema returns sql for another schema. The name must be valid; it is quoted, because it may be
+// a keyword of SQL.
 func InSchema(sql, name string) string {
 	if name == "" || name == DefaultSchema {
 		return sql
@@ -47,7 +47,7 @@ func InSchema(sql, name string) string {
 	})
 }
 
-// QuoteSchema returns name, shortened, as an error may show it.
+// QuoteSchema returns name, shortened and quoted, for an error.
 func QuoteSchema(name string) string {
 	const most = 80
 	if len(name) > most {

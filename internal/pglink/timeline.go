@@ -6,15 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// A timeline tells one history of a server from another. PostgreSQL counts it up when a
-// standby is promoted, or a backup is restored to a moment. A primary and its standbys
-// share the identifier of the system.
+// A timeline identifies one history of a server. PostgreSQL increments it when a standby is
+// promoted, and after a point-in-time restore. A primary and its standbys share the identifier of
+// the system.
 type timeline struct {
 	system string
 	number uint64
 }
 
-// timelineOf returns the timeline in an epoch, nil if there is none.
+// timelineOf returns the timeline in an epoch, or nil.
 func timelineOf(epoch string) *timeline {
 	system, rest, _ := strings.Cut(epoch, "/")
 	hex, _, _ := strings.Cut(rest, "/")
@@ -25,8 +25,8 @@ func timelineOf(epoch string) *timeline {
 	return &timeline{system, number}
 }
 
-// leftFor reports whether another server was promoted in place of t's, so that writes to it
-// are lost. It is false for servers of different systems.
+// leftFor reports whether another server of the same system was promoted after t, so that writes to
+// t's server are lost.
 func (t *timeline) leftFor(latest *timeline) bool {
 	return t != nil && latest != nil && t.system == latest.system && t.number < latest.number
 }

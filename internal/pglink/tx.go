@@ -8,13 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A Tx is the transaction on a connection, for a function that may not end it: Commit and Rollback
-// return an error. Savepoints are the function's own. Through a pooler its statements are sent as
-// [Link.Mode] has it, unless they name a mode.
+// A Tx is the transaction on a connection, for a function that must not end it: Commit and Rollback
+// return an error. The function may use savepoints. Through a pooler, statements are sent in the
+// mode of [Link.Mode], unless they name a mode.
 //
-// It begins with the function's first statement, in the same round trip, where that is of Exec,
-// Query or QueryRow with arguments, and goes through no pooler. Everything else begins it by a
-// round trip of its own.
+// If the first statement is an Exec, Query or QueryRow with arguments and there is no pooler, BEGIN
+// goes in the same round trip. Otherwise BEGIN is a separate round trip.
 type Tx struct {
 	link       *Link
 	conn       *pgx.Conn
@@ -25,18 +24,18 @@ type Tx struct {
 	savepoints int
 
 	begin   []string // the statements that begin it, BEGIN first
-	apart   bool     // they go by themselves, whatever comes first
+	apart   bool     // they are a separate round trip in any case
 	begun   bool
 	lost    error // see Missed
 	unsent  bool  // see Unsent
-	left    bool  // its caller did, by a context, while BEGIN was under way: the connection is closed
+	left    bool  // the caller left because its context ended during BEGIN: the connection is closed
 	without bool  // see WithoutObjects
 }
 
 var _ pgx.Tx = (*Tx)(nil)
 
-// Transaction returns the transaction on conn that these statements begin, BEGIN first; without any
-// it has begun. Commit and Rollback return refusal.
+// Transaction returns the transaction on conn that the statements begin, BEGIN first; without
+// statements it has begun already. Commit and Rollback return refusal.
 func (l *Link) Transaction(ctx context.Context, conn *pgx.Conn, refusal error, begin ...string) *Tx {
 	return &Tx{link: l, conn: conn, ctx: ctx, refusal: refusal, begin: begin, begun: len(begin) == 0}
 }
@@ -70,10 +69,10 @@ func (t *Tx) end() error {
 	return t.refusal
 }
 
-// Commit is refused.
+// Commit returns an error.
 func (t *Tx) Commit(context.Context) error { return t.end() }
 
-// Rollback is refused.
+// Rollback returns an error.
 func (t *Tx) Rollback(context.Context) error { return t.end() }
 
 // Begin sets a savepoint.
@@ -169,10 +168,10 @@ func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return t.conn.SendBatch(ctx, b)
 }
 
-// LargeObjects implements [pgx.Tx], by one round trip more. If the connection is lost by then, a
-// call of its value panics, since pgx has no value that fails: see [Tx.WithoutObjects].
+// LargeObjects implements [pgx.Tx], with an extra round trip. If the connection is lost, calls of
+// the result panic, because pgx has no result that returns errors: see [Tx.WithoutObjects].
 func (t *Tx) LargeObjects() pgx.LargeObjects {
-	// Only a transaction of pgx's own has large objects, and none begins without a statement.
+	// Only a pgx transaction has large objects, and it cannot begin without a statement.
 	inner, err := t.Conn().BeginTx(t.ctx, pgx.TxOptions{BeginQuery: "select"})
 	if err != nil {
 		t.closed, t.without = true, true
@@ -181,12 +180,12 @@ func (t *Tx) LargeObjects() pgx.LargeObjects {
 	return inner.LargeObjects()
 }
 
-// WithoutObjects reports whether LargeObjects had no connection, so that a panic of the function is
-// due to that.
+// WithoutObjects reports whether LargeObjects had no connection, which explains a panic of the
+// function.
 func (t *Tx) WithoutObjects() bool { return t.without }
 
-// Conn implements [pgx.Tx]. The connection is closed if the transaction does not begin: nothing is
-// to run outside of it.
+// Conn implements [pgx.Tx]. If the transaction does not begin, the connection is closed, so that
+// nothing runs outside of the transaction.
 func (t *Tx) Conn() *pgx.Conn {
 	if !t.closed && t.Start(t.ctx) != nil && !t.begun {
 		HangUp(t.ctx, t.conn)

@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// binaryFormat is the format of all parameters, or of all columns. The statements that are
-// used most are encoded and decoded by hand in PostgreSQL's binary format, because pgx
-// looks at each parameter, and at each element of an array, by itself.
+// binaryFormat is the format of all parameters, or of all columns. The most frequent statements are
+// encoded and decoded here, in PostgreSQL's binary format, because pgx handles each parameter, and
+// each element of an array, separately.
 var binaryFormat = []int16{pgx.BinaryFormatCode}
 
-// Exec runs a statement in one round trip and calls read with each row. The columns are
-// slices of the connection's buffer. No transaction may be open on the connection, since
-// the statement may be prepared first.
+// Exec runs a statement in one round trip and calls read with each row. The columns are slices of
+// the connection's buffer. No transaction may be open on the connection, because the statement may
+// have to be prepared first.
 func (l *Link) Exec(ctx context.Context, conn *pgx.Conn, sql string, oids []uint32, parameters [][]byte, read func(columns [][]byte) error) (err error) {
 	if t := l.markOf(conn).tracer; t != nil {
 		ctx = t.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: sql})
@@ -39,10 +39,10 @@ func (l *Link) Exec(ctx context.Context, conn *pgx.Conn, sql string, oids []uint
 	for err == nil && result.NextRow() {
 		err = read(result.Values())
 	}
-	// The outcome is known only when all has been read.
+	// The outcome is known only when everything has been read.
 	_, closeErr := result.Close()
 	if Stale(closeErr) {
-		_ = conn.Deallocate(ctx, sql) // or the connection is broken, and closed when it goes back
+		_ = conn.Deallocate(ctx, sql) // a broken connection is closed when it goes back to the pool
 	}
 	if closeErr != nil {
 		return closeErr
@@ -50,18 +50,18 @@ func (l *Link) Exec(ctx context.Context, conn *pgx.Conn, sql string, oids []uint
 	return err
 }
 
-// A Statement is one of a [Link.Pipeline].
+// A Statement is a statement of a [Link.Pipeline].
 type Statement struct {
 	SQL        string
 	OIDs       []uint32
 	Parameters [][]byte                     // in binary format
 	Read       func(columns [][]byte) error // called with each row, in binary format; may be nil
-	Often      bool                         // prepared by name, where that can be: see Prepare
+	Often      bool                         // prepared by name if possible: see Prepare
 }
 
-// Prepare prepares statements by name, so that a [Link.Pipeline] in a transaction need not. A
-// statement that the connection has prepared takes no round trip, and in a mode that prepares
-// nothing none does.
+// Prepare prepares statements by name, so that a [Link.Pipeline] in a transaction need not. It
+// takes no round trip for statements that are prepared already, and in a mode without prepared
+// statements.
 func (l *Link) Prepare(ctx context.Context, conn *pgx.Conn, statements ...string) error {
 	if l.Mode(conn) != pgx.QueryExecModeCacheStatement {
 		return nil
@@ -74,9 +74,9 @@ func (l *Link) Prepare(ctx context.Context, conn *pgx.Conn, statements ...string
 	return nil
 }
 
-// Pipeline runs statements in one round trip and returns the tags of the completed ones, also
-// beside an error. If one fails, the server skips those behind it. After an error that matches
-// [Stale] the same may be tried again in another transaction.
+// Pipeline runs statements in one round trip and returns the tags of the completed statements, also
+// with an error. If a statement fails, the server skips the rest. After an error that is [Stale]
+// you may try the same again in another transaction.
 func (l *Link) Pipeline(ctx context.Context, conn *pgx.Conn, statements ...Statement) (tags []string, err error) {
 	if m := l.markOf(conn); m != nil && m.tracer != nil {
 		ctx = m.tracer.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: statements[len(statements)-1].SQL})
@@ -124,25 +124,25 @@ func (l *Link) Pipeline(ctx context.Context, conn *pgx.Conn, statements ...State
 			}
 		}
 		if m := l.markOf(conn); m != nil && code(err) != "0A000" {
-			m.mode = modeFor(conn, true) // a DISCARD of the caller's would take them away again
+			m.mode = modeFor(conn, true) // otherwise a caller's DISCARD would drop them
 		}
 	}
 	return tags, err
 }
 
-// An Encoder lays parameters out one after the other in one buffer.
+// An Encoder encodes parameters one after the other in one buffer.
 type Encoder struct {
 	Buffer []byte
 	starts []int
 }
 
-// Reset empties e and makes room for so many bytes.
+// Reset empties e and makes room for size bytes.
 func (e *Encoder) Reset(size int) { e.Buffer, e.starts = slices.Grow(e.Buffer[:0], size), e.starts[:0] }
 
 // Next begins a parameter.
 func (e *Encoder) Next() { e.starts = append(e.starts, len(e.Buffer)) }
 
-// Array begins a parameter that is a list of so many elements.
+// Array begins a parameter that is a list with this number of elements.
 func (e *Encoder) Array(oid uint32, elements int) {
 	e.Next()
 	for _, word := range []uint32{1, 1, oid, uint32(elements), 1} { //nolint:gosec // at most maxGroup, or MaxWriteMessages
@@ -179,7 +179,7 @@ func (e *Encoder) Int8(value int64) {
 	e.Buffer = binary.BigEndian.AppendUint64(e.Buffer, uint64(value)) //nolint:gosec // the same bits
 }
 
-// Int4 appends an integer. A value beyond its range becomes the nearest in it, which the
+// Int4 appends an integer. A value out of range becomes the nearest value in the range, which the
 // functions refuse too.
 func (e *Encoder) Int4(value int) {
 	value = max(math.MinInt32, min(value, math.MaxInt32))
@@ -211,11 +211,11 @@ func (e *Encoder) Parameters() [][]byte {
 	return values
 }
 
-// ErrNoList is returned for a column that is no list of the type that was asked for.
+// ErrNoList is returned when a column is not a list of the expected type.
 var ErrNoList = errors.New("the database answered with a column that is no such list")
 
-// Elements reads a list of one dimension with elements of the type oid, as slices of value; nil for
-// an element that is null. It returns nil for a list that is null or has none.
+// Elements returns the elements of a one-dimensional list of type oid, as slices of value; a null
+// element is nil. It returns nil for a null or an empty list.
 func Elements(value []byte, oid uint32) ([][]byte, error) {
 	const header = 20
 	if len(value) == 0 || len(value) == 12 && binary.BigEndian.Uint32(value) == 0 {
@@ -252,7 +252,7 @@ func Elements(value []byte, oid uint32) ([][]byte, error) {
 // Int8s reads a list of bigints without nulls. It returns nil for null.
 func Int8s(value []byte) ([]int64, error) {
 	const header, element = 20, 12
-	if len(value) == 0 || len(value) == 12 && binary.BigEndian.Uint32(value) == 0 { // null, or of no dimension
+	if len(value) == 0 || len(value) == 12 && binary.BigEndian.Uint32(value) == 0 { // null, or without a dimension
 		return nil, nil
 	}
 	if len(value) < header || binary.BigEndian.Uint32(value) != 1 || binary.BigEndian.Uint32(value[8:]) != pgtype.Int8OID ||

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// A conn is a client's connection, and the one to the server that was made for it.
+// A conn is a client's connection and its connection to the server.
 type conn struct {
 	proxy  *Proxy
 	number int
@@ -17,11 +17,11 @@ type conn struct {
 	lost [2]bool     // messages from this side are dropped; each pump reads its own element
 
 	mu     sync.Mutex
-	server net.Conn // nil until it is reached
+	server net.Conn // nil until it is connected
 	closed bool
 }
 
-// reached says that there is a server, unless the connection has been closed meanwhile.
+// reached sets the server's connection, unless the client's has been closed meanwhile.
 func (c *conn) reached(server net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,7 @@ func (c *conn) close() {
 // that arrive together are written together, because each write wakes the reader.
 type side struct {
 	from net.Conn
-	to   net.Conn      // nil until it is reached
+	to   net.Conn      // nil until it is connected
 	out  *bufio.Writer // to there
 }
 
@@ -60,12 +60,12 @@ func (s *side) reached(to net.Conn) { s.to, s.out = to, bufio.NewWriter(to) }
 
 func (s *side) flush() {
 	if s.out != nil {
-		_ = s.out.Flush() // that somebody is gone is found out by reading
+		_ = s.out.Flush() // reading will show that the other side is gone
 	}
 }
 
-// pump forwards the messages of one side until that side ends. It keeps reading when the other side
-// is gone.
+// pump forwards the messages of one side until that side ends. It keeps reading after the other
+// side is gone.
 func (c *conn) pump(r *reader, s *side) {
 	defer s.flush()
 	for {
@@ -95,11 +95,11 @@ func (c *conn) pass(m Message, raw []byte, s *side) {
 		_, _ = s.out.Write(raw)
 		return
 	}
-	s.flush() // what was said before
+	s.flush() // the messages before
 	switch fault {
 	case Pass: // above
 	case Drop:
-		if m.Name == "CancelRequest" { // or its sender would wait for an end that never comes
+		if m.Name == "CancelRequest" { // otherwise its sender would wait for an end that never comes
 			c.cut(false)
 		}
 	case Drip:
@@ -139,7 +139,7 @@ func (c *conn) cut(reset bool) {
 		return
 	}
 	c.server.Close()
-	// The client's connection stays open for reading: closed with unread bytes, it would be reset.
+	// The client's connection stays open for reading: closing it with unread bytes would reset it.
 	closeWrite(c.client)
 }
 
@@ -150,7 +150,8 @@ func (c *conn) clientEnded() {
 	}
 }
 
-// serverEnded tells the client that the server is gone, if it is not for our own doing.
+// serverEnded tells the client that the server is gone, unless the proxy itself has cut the
+// connection.
 func (c *conn) serverEnded() {
 	if !c.lost[Server] && !c.over.Load() {
 		closeWrite(c.client)
@@ -163,7 +164,7 @@ func closeWrite(c net.Conn) {
 	}
 }
 
-// linger has the next Close reset the connection.
+// linger makes the next Close reset the connection.
 func linger(c net.Conn) {
 	if c, ok := c.(*net.TCPConn); ok {
 		_ = c.SetLinger(0)

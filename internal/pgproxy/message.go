@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// A Side is one of the two that talk.
+// A Side is the client or the server.
 type Side int
 
 // The sides.
@@ -68,8 +68,8 @@ type reader struct {
 	raw    []byte // the last message
 }
 
-// begin reads a message without a type byte: the first of a client, and the next one after
-// encryption was refused.
+// begin reads a message without a type byte: a client's first, and the next after encryption was
+// refused.
 func (r *reader) begin() (m Message, code uint32, err error) {
 	if m, err = r.read(0); err != nil {
 		return m, 0, err
@@ -103,7 +103,7 @@ func (r *reader) next() (Message, error) {
 	return m, nil
 }
 
-// read reads a message with so many bytes before its length.
+// read reads a message with the given number of bytes before its length.
 func (r *reader) read(before int) (Message, error) {
 	header := before + 4
 	r.raw = append(r.raw[:0], make([]byte, header)...)

@@ -1,6 +1,6 @@
 // Package pgproxy is a proxy between clients and a PostgreSQL server that injects network faults:
-// it cuts connections, and delays or drops messages. It knows the borders of messages, so a test
-// can do so at any message.
+// it cuts connections, and delays or drops messages. It knows where messages begin and end, so a
+// test can do so at any message.
 //
 //	p, err := pgproxy.New("tcp", "127.0.0.1:5432")
 //	...
@@ -31,43 +31,41 @@ type Fault int
 
 // The faults. Close is like the end of a process: a reader sees the end of the stream. Reset is
 // like the restart of a machine: reads and writes fail (over TCP; a Unix socket is closed). Both
-// happen to both sides. A request for encryption, which the proxy answers, either passes or ends
-// its connection.
+// affect both sides. The proxy answers a request for encryption itself; its fault either passes it
+// or ends the connection.
 const (
-	// Pass has the message go on: none.
+	// Pass forwards the message: no fault.
 	Pass Fault = iota
 
-	// Drop takes this one message away, and nothing else. A CancelRequest has a connection
-	// of its own, which is closed.
+	// Drop drops only this message. If it is a CancelRequest, its connection is closed.
 	Drop
 
-	// Drip has it go on byte by byte.
+	// Drip forwards the message byte by byte.
 	Drip
 
-	// Hold keeps it, and all that its sender says after it, on its way until
-	// [Proxy.Release]. It then arrives, even if its sender is gone by then: the other side
-	// does not learn that before.
+	// Hold keeps the message, and everything that its sender sends after it, until [Proxy.Release].
+	// Then it arrives even if its sender is gone; the other side does not learn of that before.
 	Hold
 
-	// Lose takes it away, and all that its sender says after it, and its end if it
-	// goes. The connection stays.
+	// Lose drops the message, everything that its sender sends after it, and the sender's end. The
+	// connection stays.
 	Lose
 
-	// Forsake takes it away, closes the server's side, and leaves the client's open: it is
-	// not told.
+	// Forsake drops the message and closes the server's side. The client's side stays open, so the
+	// client does not notice.
 	Forsake
 
 	CloseBefore // instead of it
-	CloseWithin // after half of it
+	CloseWithin // after half of the message
 	CloseAfter  // after it
-	ResetBefore // the same, by reset
+	ResetBefore // like CloseBefore, by reset
 	ResetWithin
 	ResetAfter
 )
 
 // A Rule returns the fault for each message that arrives at the proxy, in order of arrival, over
-// all connections. It is called by one goroutine at a time, calls no method of the proxy, and is
-// not asked about a connection that has been closed.
+// all connections. It is called by one goroutine at a time, must not call methods of the proxy, and
+// is not called for a closed connection.
 type Rule func(Message) Fault
 
 // A Proxy forwards messages and applies its rule to each. It is safe for concurrent use.
@@ -83,16 +81,15 @@ type Proxy struct {
 	rule      Rule
 	recording bool
 	record    []Message
-	release   chan struct{} // closed, and another in its place, by Release
+	release   chan struct{} // Release closes and replaces it
 	conns     map[*conn]struct{}
 	count     int
 }
 
-// New returns a proxy that listens on a port of its own, on this machine only, and
-// connects to the server at address: of network "tcp" or "unix". The caller closes it.
+// New returns a proxy that listens on a free port, on this machine only, and connects to the server
+// at address, of network "tcp" or "unix". The caller closes it.
 //
-// It speaks no TLS. A client that asks for it is told that there is none, and the
-// server has to do without.
+// It does not support TLS: it refuses a client's request for it, so the server must not require it.
 func New(network, address string) (*Proxy, error) {
 	ctx, end := context.WithCancel(context.Background())
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
@@ -108,21 +105,20 @@ func New(network, address string) (*Proxy, error) {
 	return p, nil
 }
 
-// Port returns the port of 127.0.0.1 that it listens on.
+// Port returns the proxy's port on 127.0.0.1.
 func (p *Proxy) Port() uint16 {
 	return netip.MustParseAddrPort(p.listener.Addr().String()).Port()
 }
 
-// SetRule puts a rule in place of the one before, from the next message on. Nil passes
-// everything on.
+// SetRule replaces the rule, from the next message on. nil forwards everything.
 func (p *Proxy) SetRule(rule Rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rule = rule
 }
 
-// Record begins a list of arriving messages, without their bodies. It ends, and is returned, when
-// stop is called. There is one list at a time.
+// Record begins a list of arriving messages, without their bodies. stop ends the list and returns
+// it. There is one list at a time.
 func (p *Proxy) Record() (stop func() []Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +131,7 @@ func (p *Proxy) Record() (stop func() []Message) {
 	}
 }
 
-// Release delivers the held messages. The rule applies again to messages after them.
+// Release delivers the held messages. The rule applies again to later messages.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,7 +140,7 @@ func (p *Proxy) Release() {
 }
 
 // Close closes all connections, drops held messages, and returns when the proxy's goroutines have
-// ended. It may be called again.
+// ended. You may call it again.
 func (p *Proxy) Close() error {
 	p.end()
 	err := p.listener.Close()

@@ -1,7 +1,7 @@
 package pgproxy
 
-// Retarget has the connections that are made from now on lead to the server at another address, of
-// the same network. Connections that there are stay where they are.
+// Retarget makes new connections lead to the server at another address, of the same network.
+// Existing connections stay.
 func (p *Proxy) Retarget(address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,7 +1,7 @@
 package pgproxy
 
-// Sever closes all connections there are, lost and forsaken ones too: as a keepalive does that
-// finds the other side gone. The proxy goes on.
+// Sever closes all existing connections, also lost and forsaken ones, like a keepalive that finds
+// the other side gone. The proxy goes on.
 func (p *Proxy) Sever() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The versions of message-db that a test may ask for. MessageDBNewest is the default; its
-// message_store_version() returns 1.3.0.
+// The supported versions of message-db. MessageDBNewest is the default; its message_store_version()
+// returns 1.3.0.
 const (
 	MessageDBNewest = "1.3.1"
 	MessageDB1_2    = "1.2.6"
@@ -28,7 +28,7 @@ const (
 // messageDBPrograms are the programs that install message-db.
 var messageDBPrograms = []string{"npm", "psql"}
 
-// npmTakes is for npm, which fetches the package once for each user of a machine.
+// npmTakes is the time for npm, which downloads the package once for each user of a machine.
 const npmTakes = 2 * time.Minute
 
 var messageDBs = map[string]func() (string, error){
@@ -42,9 +42,9 @@ func installed(version string) (string, error) {
 	return filepath.Join(modules, "@eventide", "message-db", "database"), err
 }
 
-// NPMModules returns the folder of packages that npm fetches once for each user of a machine, and
-// that stay in the user's cache. The folder is there whole or not at all, since another process may
-// be first.
+// NPMModules returns the folder of packages that npm downloads once for each user of a machine and
+// that stay in the user's cache. The folder is complete or missing, because another process may be
+// making it.
 func NPMModules(name string, packages ...string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -77,19 +77,19 @@ func NPMModules(name string, packages ...string) (string, error) {
 	return modules, nil
 }
 
-// MessageDB returns the URL of a database, which no other test uses, with the real message-db in
-// the schema message_store: from its npm package, made by its own install.sh. It is a copy, since
-// to install takes longer than a test does. It is dropped when the test ends; the role
-// message_store is the server's, and stays.
+// MessageDB returns the URL of a database for this test only, with the real message-db in the
+// schema message_store: from its npm package, made by its own install.sh. The database is a copy,
+// because installing takes longer than a test. It is dropped when the test ends; the role
+// message_store belongs to the server, and stays.
 func MessageDB(t testing.TB) string {
 	t.Helper()
 	return MessageDBOf(t, MessageDBNewest)
 }
 
-// MessageDBOf is [MessageDB] with that version of message-db.
+// MessageDBOf is [MessageDB] with another version of message-db.
 func MessageDBOf(t testing.TB, version string) string {
 	t.Helper()
-	Needs(t, messageDBPrograms...) // before a database is made for nothing
+	Needs(t, messageDBPrograms...) // before it makes a database in vain
 	return Copy(t, "message_db_"+strings.ReplaceAll(version, ".", "_"), func(url string) { InstallMessageDB(t, url, version) })
 }
 
@@ -118,11 +118,10 @@ func mustExec(t testing.TB, conn *pgx.Conn, sql string) {
 	}
 }
 
-// InstallMessageDB makes the schema message_store in a database, as that version of the package
-// does.
+// InstallMessageDB makes the schema message_store in a database, with this version of the package.
 func InstallMessageDB(t testing.TB, database, version string) {
 	t.Helper()
-	// Two that install side by side would be in each other's way there.
+	// Two installations at the same time would conflict there.
 	conn := connect(t, database)
 	defer conn.Close(t.Context())
 	mustExec(t, conn, "do $$ begin create role message_store login; exception when duplicate_object or unique_violation then null; end $$")
@@ -141,7 +140,7 @@ func withoutCreateDB(t testing.TB) string {
 	return dir
 }
 
-// RunMessageDB runs one of message-db's tools on a database, with extra environment variables, and
+// RunMessageDB runs a tool of message-db on a database, with extra environment variables, and
 // returns its output.
 func RunMessageDB(t testing.TB, database, tool string, env ...string) string {
 	t.Helper()

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// packages maps programs to their Debian packages, where the names differ.
+// packages maps programs to their Debian packages, if the names differ.
 var packages = map[string]string{"node": "nodejs", "pg_dump": "postgresql-client", "psql": "postgresql-client"}
 
-// Missing ends a test that needs something that this machine does not have. The test is skipped,
-// or fails if CI is set: in CI green never means that something did not run.
+// Missing ends a test that needs something missing on this machine. The test is skipped, or fails
+// if CI is set, so that in CI green means that everything ran.
 func Missing(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -24,7 +24,7 @@ func Missing(t testing.TB, what string) {
 	t.Skip(what)
 }
 
-// Needs skips the test, or fails it if CI is set, where one of the programs is not on the PATH.
+// Needs skips the test, or fails it if CI is set, if a program is not on the PATH.
 func Needs(t testing.TB, programs ...string) {
 	t.Helper()
 	for _, program := range programs {
@@ -42,7 +42,7 @@ func Needs(t testing.TB, programs ...string) {
 // version finds 15 in "pg_dump (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)".
 var version = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
-// NeedsAsNewAsServer is [Needs] for a client of PostgreSQL, such as pg_dump, that does not know
+// NeedsAsNewAsServer is [Needs] for a client of PostgreSQL, such as pg_dump, that does not support
 // servers newer than itself.
 func NeedsAsNewAsServer(t testing.TB, client string) {
 	t.Helper()

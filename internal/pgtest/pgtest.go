@@ -1,10 +1,10 @@
-// Package pgtest gives a test the PostgreSQL database it needs: a pool on the database that all
-// tests share ([Pool]), a migrated database ([Migrated], [Schema]), a schema of its own in the
-// shared one ([SchemaInShared]), or an empty database ([Database]).
+// Package pgtest provides PostgreSQL databases for tests: a pool on the database that all tests
+// share ([Pool]), a migrated database ([Migrated], [Schema]), a schema in the shared database
+// ([SchemaInShared]), or an empty database ([Database]).
 //
-// TEST_DATABASE_URL names the server; make test starts one. Without it a test skips, saying so,
-// except in CI, where it fails: green never means that something did not run. Tests share the
-// database by taking categories of their own, so that they can all run at once.
+// TEST_DATABASE_URL names the server; make test starts a server. Without it tests are skipped, or
+// fail in CI, so that green means that everything ran. Each test uses its own categories of the
+// shared database, so all can run at once.
 package pgtest
 
 import (
@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	// patience bounds operations that should be instant: a hung server fails the test that uses it,
-	// and not the whole run at its time limit.
+	// patience bounds operations that should be instant, so that a hung server fails the test that
+	// uses it, instead of the whole run at its time limit.
 	patience = time.Minute
 
 	// connections is the limit of each pool. Go runs as many tests at once as there are processors,
@@ -39,8 +39,8 @@ const (
 	connections = 8
 )
 
-// URL returns the URL of the server's database. Without one the test is
-// skipped, or fails if CI is set.
+// URL returns the URL of the server's database. Without TEST_DATABASE_URL the test is skipped, or
+// fails if CI is set.
 func URL(t testing.TB) string {
 	t.Helper()
 	const missing = "no PostgreSQL: set TEST_DATABASE_URL, or use make test, which starts a server"
@@ -51,8 +51,8 @@ func URL(t testing.TB) string {
 	return url
 }
 
-// migrated is done once for each process, not for each test; processes that
-// do it together wait for each other in the database.
+// migrated runs once per process, not per test; processes that run it at the same time wait for
+// each other in the database.
 var migrated = sync.OnceValue(func() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -73,24 +73,23 @@ func Pool(t testing.TB) *pgxpool.Pool {
 // ownSchema is the schema of the databases of [Schema].
 const ownSchema = "test_own"
 
-// Schema returns a pool on a database that no other test uses, and the name of the migrated schema
-// in it, the only one: for a test that counts over all categories, or changes the schema. The
-// database is a copy, which takes a fifth of the time that the migrations take. It is dropped when
-// the test ends.
+// Schema returns a pool on a database for this test only, and the name of its only migrated schema.
+// It is for a test that counts over all categories, or changes the schema. The database is a copy,
+// which takes a fifth of the time of the migrations. It is dropped when the test ends.
 func Schema(t testing.TB) (*pgxpool.Pool, string) {
 	t.Helper()
 	config := &migrations.Config{Schema: ownSchema}
 	return Connect(t, Copy(t, "schema_"+migrationsHash(), migrating(t, config))), ownSchema
 }
 
-// SchemaInShared returns a pool on the shared database and the name of a migrated schema in it that
-// no other test uses: for a test that has other connections to the shared database too. To migrate
-// takes the server long, so [Schema] is better. The schema is dropped when the test ends.
+// SchemaInShared returns a pool on the shared database and the name of a migrated schema in it for
+// this test only. It is for a test that has other connections to the shared database too. Prefer
+// [Schema], because migrating takes the server long. The schema is dropped when the test ends.
 func SchemaInShared(t testing.TB) (*pgxpool.Pool, string) {
 	t.Helper()
 	url, name := URL(t), unique()
 
-	// Before the pool, so that the pool is closed first.
+	// This is registered before the pool, so that the pool is closed first.
 	t.Cleanup(func() { run(t, url, "drop schema if exists "+name+" cascade") })
 	migrating(t, &migrations.Config{Schema: name})(url)
 	return Connect(t, url), name
@@ -108,15 +107,15 @@ func migrating(t testing.TB, config *migrations.Config) func(url string) {
 	}
 }
 
-// Migrated returns the URL of a migrated database that no other test uses. It is a copy, which
-// takes a fifth of the time that the migrations take.
+// Migrated returns the URL of a migrated database for this test only. It is a copy, which takes a
+// fifth of the time of the migrations.
 func Migrated(t testing.TB) string {
 	t.Helper()
 	return MigratedOn(t, URL(t))
 }
 
-// MigratedOn is [Migrated] on the server of another URL. Each user has a template of its own: only
-// its owner, or a superuser, may copy a database.
+// MigratedOn is [Migrated] on the server of another URL. Each user has its own template, because
+// only its owner or a superuser may copy a database.
 func MigratedOn(t testing.TB, server string) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(server)
@@ -127,16 +126,17 @@ func MigratedOn(t testing.TB, server string) string {
 	return copyOn(t, server, "migrated_"+migrationsHash()+"_"+hex.EncodeToString(user[:4]), migrating(t, nil))
 }
 
-// migrationsHash names the migrations: a server that outlives the tests keeps its templates.
+// migrationsHash identifies the migrations, because a server that outlives the tests keeps its
+// templates.
 var migrationsHash = sync.OnceValue(func() string {
 	hash := sha256.New()
-	_ = migrations.Print(hash, nil) // a hash takes all
+	_ = migrations.Print(hash, nil) // a hash never fails
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 })
 
-// Clock returns the URL of a migrated database that no other test uses and whose clock stands
-// still, and a function that sets the clock by so much ahead of where it stood at first, or behind
-// that if it is less than 0. It takes a superuser.
+// Clock returns the URL of a migrated database for this test only, with a clock that stands still,
+// and a function that sets the clock ahead of its first time, or behind it if the duration is
+// negative. It needs a superuser.
 func Clock(t testing.TB) (url string, ahead func(time.Duration)) {
 	t.Helper()
 	url = copyOn(t, URL(t), "clock_"+migrationsHash(), func(url string) {
@@ -162,9 +162,8 @@ func Clock(t testing.TB) (url string, ahead func(time.Duration)) {
 	}
 }
 
-// Copy returns the URL of a database that no other test uses, which is a copy of a template. The
-// first test that asks the server for the template fills it; the template stays. The copy is
-// dropped when the test ends.
+// Copy returns the URL of a copy of a template, for this test only. The first test that needs the
+// template on a server fills it; the template stays. The copy is dropped when the test ends.
 func Copy(t testing.TB, template string, fill func(url string)) string {
 	t.Helper()
 	return copyOn(t, URL(t), template, fill)
@@ -183,8 +182,8 @@ func copyOn(t testing.TB, server, template string, fill func(url string)) string
 // templates has the servers and templates that this process has seen.
 var templates sync.Map
 
-// makeTemplate makes the template unless another test has made it. It is renamed once it is
-// filled, so that a test that fails leaves none that is not whole.
+// makeTemplate makes the template unless another test has made it. It renames the database once it
+// is filled, so that a failing test leaves no incomplete template.
 func makeTemplate(t testing.TB, server, template string, fill func(url string)) {
 	t.Helper()
 	conn := dial(t, server)
@@ -211,7 +210,7 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 	}
 	fill(url)
 	freeze(t, server, url, name)
-	// The lock is of one database: a test that is connected to another database may have been
+	// The lock is only valid within one database: a test that is connected to another may have been
 	// first.
 	_, err = conn.Exec(ctx, "alter database "+name+" rename to "+template)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); err != nil && (!ok || refused.Code != "42P04") {
@@ -221,14 +220,14 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 
 func freeze(t testing.TB, server, url, name string) {
 	t.Helper()
-	must(t, url, "select") // the first connection writes a file that those to the copies read
-	// A database is copied only while nobody is connected to it; autovacuum connects, too.
+	must(t, url, "select") // the first connection writes a file that connections to the copies read
+	// A database can be copied only while nobody is connected; autovacuum connects, too.
 	must(t, server, "alter database "+name+" with allow_connections false")
 }
 
-// Freeze refuses further connections to a database that the test has filled, and returns the
-// function that hands out copies of it: to the test's own subtests, since it is dropped when the
-// test ends. The test has closed its connections.
+// Freeze refuses further connections to a database that the test has filled, and returns a function
+// that makes copies of it, for the test's subtests: the database is dropped when the test ends. The
+// test must have closed its connections.
 func Freeze(t testing.TB, url string) (copied func(t testing.TB) string) {
 	t.Helper()
 	server := URL(t)
@@ -243,8 +242,9 @@ func Freeze(t testing.TB, url string) (copied func(t testing.TB) string) {
 	}
 }
 
-// WaitForLocks has the functions in a schema of a test's own database wait for locks as long as it
-// takes, and not 10 seconds, which a busy machine may need to end a test's other transactions.
+// WaitForLocks makes the functions in a schema wait for locks without limit, instead of 10 seconds,
+// because a busy machine may need longer to end a test's other transactions. Use it in a test's own
+// database.
 func WaitForLocks(t testing.TB, url, schema string) {
 	t.Helper()
 	must(t, url, `do $$
@@ -258,21 +258,20 @@ func WaitForLocks(t testing.TB, url, schema string) {
 	$$`)
 }
 
-// Database returns the URL of an empty database that no other test uses. It is dropped when the
-// test ends, even if clients are still connected.
+// Database returns the URL of an empty database for this test only. It is dropped when the test
+// ends, even if clients are still connected.
 func Database(t testing.TB) string {
 	t.Helper()
 	return database(t, URL(t), "template0", "")
 }
 
-// DatabaseIn is [Database] with another encoding than the server's.
+// DatabaseIn is [Database] with this encoding.
 func DatabaseIn(t testing.TB, encoding string) string {
 	t.Helper()
 	return database(t, URL(t), "template0", " encoding '"+encoding+"' lc_collate 'C' lc_ctype 'C'")
 }
 
-// DatabaseInEnglish is [Database] with texts compared as in English, where no column says
-// otherwise.
+// DatabaseInEnglish is [Database] with the English collation as the default.
 func DatabaseInEnglish(t testing.TB) string {
 	t.Helper()
 	return database(t, URL(t), "template0", " locale_provider icu icu_locale 'en' locale 'C'")
@@ -281,8 +280,8 @@ func DatabaseInEnglish(t testing.TB) string {
 func database(t testing.TB, server, template, options string) string {
 	t.Helper()
 	name := unique()
-	// By default each page is written to the log, which takes longer than a copy of the files, and
-	// so does dropping it.
+	// By default each page is written to the log, which takes longer than copying the files, and so
+	// does dropping the database.
 	must(t, server, "create database "+name+" template "+template+options+" strategy file_copy")
 	t.Cleanup(func() { run(t, server, "drop database if exists "+name+" with (force)") })
 
@@ -302,12 +301,12 @@ func Connect(t testing.TB, url string) *pgxpool.Pool {
 // PoolAs is [ConnectAs] on the shared database.
 func PoolAs(t testing.TB, role string) *pgxpool.Pool {
 	t.Helper()
-	Pool(t) // roles are made by the migrations
+	Pool(t) // the migrations make the roles
 	return ConnectAs(t, URL(t), role)
 }
 
-// ConnectAs returns a pool on the database of a login user that is a member of role, which may be
-// several with commas, and no other. The user is dropped when the test ends.
+// ConnectAs returns a pool on the database, as a new user that is a member only of role, or of
+// several roles with commas. The user is dropped when the test ends.
 func ConnectAs(t testing.TB, url, role string) *pgxpool.Pool {
 	t.Helper()
 	user, password := "test_"+unique(), unique()
@@ -316,8 +315,8 @@ func ConnectAs(t testing.TB, url, role string) *pgxpool.Pool {
 	return configured(t, url, func(c *pgxpool.Config) { c.ConnConfig.User, c.ConnConfig.Password = user, password })
 }
 
-// PoolOfOne returns a pool of one connection on the shared database, with its configuration
-// changed if change is not nil, and the process id of the connection's backend.
+// PoolOfOne returns a pool of one connection on the shared database, and the process id of the
+// connection's backend. change may change the configuration; it may be nil.
 func PoolOfOne(t testing.TB, change func(*pgxpool.Config)) (*pgxpool.Pool, uint32) {
 	t.Helper()
 	pool := configured(t, URL(t), func(c *pgxpool.Config) {
@@ -368,7 +367,7 @@ func migrate(ctx context.Context, url string, config *migrations.Config) error {
 	return migrations.Up(ctx, conn, config)
 }
 
-// must runs a statement that the test cannot go on without.
+// must runs a statement and fails the test at once if it fails.
 func must(t testing.TB, url, statement string) {
 	t.Helper()
 	if !run(t, url, statement) {
@@ -376,8 +375,8 @@ func must(t testing.TB, url, statement string) {
 	}
 }
 
-// run runs a statement, also in a cleanup, when the test's context is over. It reports whether the
-// statement succeeded.
+// run runs a statement, also in a cleanup, after the test's context has ended. It reports whether
+// the statement succeeded.
 func run(t testing.TB, url, statement string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
@@ -396,11 +395,12 @@ func run(t testing.TB, url, statement string) bool {
 	return err == nil
 }
 
-// idle has the connections on which [run] has run, for its next statement on the shared database:
-// to connect takes the server as long as to drop a database. They end with the process.
+// idle keeps the connections of [run] for its next statement on the shared database, because
+// connecting takes the server as long as dropping a database. They end with the process.
 var idle connPool
 
-// A connPool is no pgxpool.Pool since that runs goroutines, which packages' tests look for.
+// A connPool is a simple pool. A pgxpool.Pool runs goroutines, which tests of packages would report
+// as leaks.
 type connPool struct {
 	mu    sync.Mutex
 	conns []*pgx.Conn
@@ -413,7 +413,7 @@ func (p *connPool) take(ctx context.Context, url string) (*pgx.Conn, error) {
 			return pgx.Connect(ctx, url)
 		}
 		err := conn.PgConn().Conn().SetReadDeadline(time.Time{})
-		if err == nil && conn.Ping(ctx) == nil { // a test may have ended it
+		if err == nil && conn.Ping(ctx) == nil { // a test may have terminated it
 			return conn, nil
 		}
 		conn.Close(ctx)
@@ -432,8 +432,8 @@ func (p *connPool) last(url string) *pgx.Conn {
 	return conn
 }
 
-// put keeps a connection. The deadline ends the goroutine in which pgx reads after a write that
-// took long: it would read until the process ends.
+// put keeps a connection. The deadline ends the goroutine in which pgx reads after a long write;
+// otherwise it would read until the process ends.
 func (p *connPool) put(ctx context.Context, url string, conn *pgx.Conn) {
 	if conn.IsClosed() || url != os.Getenv("TEST_DATABASE_URL") || conn.PgConn().Conn().SetReadDeadline(time.Now()) != nil {
 		conn.Close(ctx)
@@ -449,8 +449,8 @@ func unique() string {
 	return "test_" + strings.ToLower(rand.Text())
 }
 
-// withDatabase names another database of the same server, in either of the
-// forms that a connection string has.
+// withDatabase returns a connection string, in either form, for another database of the same
+// server.
 func withDatabase(server, name string) (string, error) {
 	if !strings.HasPrefix(server, "postgres://") && !strings.HasPrefix(server, "postgresql://") {
 		return server + " dbname=" + name, nil // the last one counts

@@ -24,9 +24,9 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 )
 
-// Server starts a server that syncs, for a test that changes its settings, and
-// returns the URL of its database, of a superuser. It goes when the test ends.
-// Without the programs for it the test is skipped, or fails if CI is set.
+// Server starts a server that syncs, for a test that changes its settings, and returns the URL of
+// its database, for a superuser. The server ends with the test. If the programs are missing, the
+// test is skipped, or fails if CI is set.
 func Server(t testing.TB) string {
 	t.Helper()
 	return start(t, "--durable")
@@ -40,7 +40,7 @@ func Standby(t testing.TB, primary string) string {
 
 func start(t testing.TB, options ...string) string {
 	t.Helper()
-	URL(t) // a test that may not use a server starts none
+	URL(t) // if no server may be used, it starts none
 	return keep(t, serverCommand(t, options...))
 }
 
@@ -53,19 +53,19 @@ func serverCommand(t testing.TB, options ...string) *exec.Cmd {
 	return exec.Command("bash", args...) //nolint:noctx // a script of ours, which ends with its input
 }
 
-// A SharedServer is a migrated server as [Server] starts it, for the tests of one package: to start
-// one takes seconds. The first test that asks for it starts it, and TestMain calls Stop. The zero
-// value is ready. Its tests have to take streams of their own.
+// A SharedServer is a migrated server of [Server] that the tests of one package share, because
+// starting a server takes seconds. The first test that needs it starts it, and TestMain must call
+// Stop. The zero value is ready to use. Each test must use its own streams.
 type SharedServer struct {
-	turn sync.RWMutex // a test that changes settings has it for itself
+	turn sync.RWMutex // a test that changes settings holds it exclusively
 
 	mu   sync.Mutex // of the others
 	url  string
 	stop func() error
 }
 
-// Alone returns the server's URL once no other test has the server. No other has it before this one
-// has ended, and its settings are then as they were.
+// Alone waits until no other test uses the server and returns its URL. Other tests wait until this
+// test has ended and the settings are restored.
 func (s *SharedServer) Alone(t testing.TB) string {
 	t.Helper()
 	url := s.started(t)
@@ -77,8 +77,8 @@ func (s *SharedServer) Alone(t testing.TB) string {
 	return url
 }
 
-// Together returns the server's URL, for a test that changes no setting: while it runs, no other
-// does.
+// Together returns the server's URL, for a test that does not change settings. While it runs, no
+// other test changes them.
 func (s *SharedServer) Together(t testing.TB) string {
 	t.Helper()
 	url := s.started(t)
@@ -112,7 +112,8 @@ func (s *SharedServer) Stop() error {
 	return s.stop()
 }
 
-// resetSettings returns once new sessions have the settings that the server was started with.
+// resetSettings restores the settings of the server's start, and returns when new sessions have
+// them.
 func resetSettings(t testing.TB, url string) {
 	t.Helper()
 	run(t, url, "alter system reset all")
@@ -132,7 +133,7 @@ func resetSettings(t testing.TB, url string) {
 	})
 }
 
-// A Bouncer is a PgBouncer, in transaction mode unless it was told otherwise.
+// A Bouncer is a PgBouncer, in transaction mode unless the settings say otherwise.
 type Bouncer struct {
 	URL string // of a database behind it
 
@@ -140,10 +141,10 @@ type Bouncer struct {
 	pid int
 }
 
-// PgBouncer starts one in front of the database that the URL names, with fewer connections to the
-// server than its clients have to it. Settings, such as "pool_mode = session", come before its
-// own. It ends with the test. PGBOUNCER names the program if it is not in the PATH. Where it is
-// not installed the test is skipped, or fails if CI is set.
+// PgBouncer starts a PgBouncer in front of the database, with fewer connections to the server than
+// its clients have. Settings, such as "pool_mode = session", come before the defaults. It ends with
+// the test. PGBOUNCER names the program if it is not on the PATH. If it is not installed, the test
+// is skipped, or fails if CI is set.
 func PgBouncer(t testing.TB, database string, settings ...string) *Bouncer {
 	t.Helper()
 	program := os.Getenv("PGBOUNCER")
@@ -185,8 +186,8 @@ logfile = %[2]s/log
 		t.Fatal(err)
 	}
 
-	// It refuses to run as root. The shell that starts it ends with the test, even if the test is
-	// killed.
+	// PgBouncer refuses to run as root. The shell that starts it ends with the test, even if the
+	// test is killed.
 	command := []string{program, "-q", filepath.Join(dir, "ini")}
 	if os.Geteuid() == 0 {
 		command = append(asPostgres(t, dir), command...)
@@ -208,7 +209,7 @@ logfile = %[2]s/log
 	return b
 }
 
-// awaitBouncer returns once a connection can be made.
+// awaitBouncer returns when a connection succeeds.
 func awaitBouncer(t testing.TB, database, logFile string) {
 	t.Helper()
 	await.That(t, "a connection through PgBouncer", func() (bool, any) {
@@ -225,7 +226,7 @@ func awaitBouncer(t testing.TB, database, logFile string) {
 	})
 }
 
-// Kill ends it at once.
+// Kill ends PgBouncer at once.
 func (b *Bouncer) Kill() {
 	b.t.Helper()
 	process, err := os.FindProcess(b.pid)
@@ -263,8 +264,8 @@ func userPostgres() []string {
 	return []string{"runuser", "-u", "postgres", "--"}
 }
 
-// keep starts a command that prints a line once it is ready, and ends when its input
-// does: at the end of the test, or of its process. It returns the line.
+// keep starts a command that prints a line when it is ready, and ends when its input does: at the
+// end of the test, or of its process. It returns the line.
 func keep(t testing.TB, cmd *exec.Cmd) string {
 	t.Helper()
 	line, stop, err := startKept(cmd)
@@ -309,7 +310,8 @@ func startKept(cmd *exec.Cmd) (line string, stop func() error, err error) {
 	}, nil
 }
 
-// notStarted ends a test whose command did not start. A server that fails to is no missing program.
+// notStarted ends a test because a command did not start. A server that fails to start is a
+// failure, not a missing program.
 func notStarted(t testing.TB, err error) {
 	t.Helper()
 	if exit, is := errors.AsType[*exec.ExitError](err); is && exit.ExitCode() == 2 { // as scripts/with-postgres says
@@ -318,8 +320,8 @@ func notStarted(t testing.TB, err error) {
 	Missing(t, err.Error())
 }
 
-// findProgram looks for a program on the PATH, which may lack the folders of those
-// for administrators.
+// findProgram looks for a program on the PATH, and in folders for administrators, which the PATH
+// may lack.
 func findProgram(name string, folders ...string) string {
 	if path, err := exec.LookPath(name); err == nil {
 		return path
@@ -351,7 +353,7 @@ func root(t testing.TB) string {
 	}
 }
 
-// Stop stops a server of [Server] at once, as a crash does, and returns a function that starts it
+// Stop stops a server of [Server] at once, like a crash, and returns a function that starts it
 // again. The URL stays the same.
 func Stop(t testing.TB, url string) (start func()) {
 	t.Helper()
@@ -372,7 +374,7 @@ func Stop(t testing.TB, url string) (start func()) {
 		if os.Getuid() == 0 {
 			command = append(userPostgres(), command...)
 		}
-		cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it ends by itself
+		cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it ends without help
 		cmd.Dir = filepath.Dir(data)                    // the options of before may name folders from there
 		if out, err := cmd.CombinedOutput(); err != nil {
 			text, _ := os.ReadFile(filepath.Join(data, "log-of-restart"))

@@ -19,34 +19,34 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// Failures of [Run], [NewPlan] and [Undo], to match with [errors.Is].
+// Failures of [Run], [NewPlan] and [Undo], for [errors.Is].
 var (
-	// ErrCannotAdopt is matched by the error for a database that is not as it has to
-	// be. Nothing was changed. See [CannotAdoptError].
+	// ErrCannotAdopt is returned when the database does not meet the conditions. Nothing was
+	// changed. See [CannotAdoptError].
 	ErrCannotAdopt = errors.New("message-db cannot be adopted here")
 
-	// ErrRunning is matched by the error for a database in which another process
-	// plans, adopts or undoes just now.
+	// ErrRunning is returned when another process is planning, adopting or undoing in this
+	// database.
 	ErrRunning = errors.New("another process adopts this database, or undoes an adoption")
 
-	// ErrPooled is matched by the error for a connection that a pooler lends: locks and
-	// settings of a session would be somebody else's.
+	// ErrPooled is returned when the connection goes through a pooler, which would give the
+	// session's locks and settings to other clients.
 	ErrPooled = errors.New("the connection is through a pooler, and it takes one to the server itself")
 
-	// ErrNothingToUndo is matched by the error for a database that was not adopted, or
-	// whose old schema has been dropped.
+	// ErrNothingToUndo is returned when the database was not adopted, or its old schema has been
+	// dropped.
 	ErrNothingToUndo = errors.New("there is no adoption to undo")
 
-	// ErrCopyDiffers is matched by the error for messages that are not the same in both
-	// tables. Nothing was switched. See [CopyDiffersError].
+	// ErrCopyDiffers is returned when messages differ between the tables. Nothing was switched. See
+	// [CopyDiffersError].
 	ErrCopyDiffers = errors.New("the copy is not the same")
 
-	// ErrLocked is matched by the error for a table whose lock other sessions did not
-	// release in time. The messages copied so far stay. See [LockedError].
+	// ErrLocked is returned when other sessions did not release the lock of a table in time. The
+	// messages copied so far stay. See [LockedError].
 	ErrLocked = errors.New("the lock was not released in time")
 )
 
-// A CannotAdoptError says all that is in the way.
+// A CannotAdoptError lists all obstacles.
 type CannotAdoptError struct {
 	Obstacles []Obstacle
 }
@@ -67,38 +67,38 @@ func (e *CannotAdoptError) Error() string {
 // Is reports whether target is [ErrCannotAdopt].
 func (e *CannotAdoptError) Is(target error) bool { return target == ErrCannotAdopt }
 
-// An Obstacle is something that has to be changed before an adoption.
+// An Obstacle is something that you have to change before an adoption.
 type Obstacle struct {
 	Kind    ObstacleKind
 	Problem string // a part of a sentence
 }
 
-// An ObstacleKind is the subject of an obstacle.
+// An ObstacleKind is the kind of an obstacle.
 type ObstacleKind string
 
-// The kinds there are.
+// The kinds of obstacles.
 const (
 	ObstacleSource     ObstacleKind = "source"     // it is not message-db 1.x
 	ObstacleTarget     ObstacleKind = "target"     // there are messages in the schema dibs already
-	ObstacleRights     ObstacleKind = "rights"     // this user may not do it
-	ObstacleMessages   ObstacleKind = "messages"   // some could not be kept
-	ObstacleDependents ObstacleKind = "dependents" // others' objects would go on with the old table, or lose their way
+	ObstacleRights     ObstacleKind = "rights"     // this user lacks a right
+	ObstacleMessages   ObstacleKind = "messages"   // some messages could not be kept
+	ObstacleDependents ObstacleKind = "dependents" // other objects would go on using the old table, or break
 )
 
-// A CopyDiffersError names streams that differ, at most ten of them.
+// A CopyDiffersError names up to ten streams that differ.
 type CopyDiffersError struct {
 	Streams []StreamDifference
 }
 
-// A StreamDifference is a stream whose messages are not the same in both tables. If
-// they are as many, something in one of them is not.
+// A StreamDifference is a stream with different messages in the two tables. If the numbers are
+// equal, the content of a message differs.
 type StreamDifference struct {
 	Stream string
 	Old    int64 // messages in message-db's table
 	New    int64 // messages in dibs.messages
 }
 
-// Error names the first of the streams.
+// Error names the first stream.
 func (e *CopyDiffersError) Error() string {
 	s := e.Streams[0]
 	text := fmt.Sprintf("%v: stream %.80q has %d messages in message-db's table and %d in dibs.messages", ErrCopyDiffers, s.Stream, s.Old, s.New)
@@ -120,16 +120,16 @@ type LockedError struct {
 	Blockers []Blocker // oldest first
 }
 
-// A Blocker is a session that is in the way of a lock.
+// A Blocker is a session that holds a lock.
 type Blocker struct {
-	PID         int32 // 0 for a transaction that was prepared
+	PID         int32 // 0 for a prepared transaction
 	User        string
-	Application string    // of a transaction that was prepared, its name
+	Application string    // for a prepared transaction, its name
 	State       string    // as in pg_stat_activity, or prepared
 	Since       time.Time // when its transaction began
 }
 
-// String names the session, or the transaction that was prepared and has none.
+// String names the session, or the prepared transaction, which has no session.
 func (b Blocker) String() string {
 	if b.PID == 0 {
 		return fmt.Sprintf("the prepared transaction %.80q of %s, of %s: commit or roll it back", b.Application, b.User, b.Since.UTC().Format("2006-01-02 15:04:05Z"))
@@ -141,7 +141,7 @@ func (b Blocker) String() string {
 	return fmt.Sprintf("process %d of %s%s, %s, in a transaction since %s", b.PID, b.User, name, b.State, b.Since.UTC().Format("15:04:05Z"))
 }
 
-// Error names the first of them.
+// Error names the first session.
 func (e *LockedError) Error() string {
 	text := fmt.Sprintf("lock %s: %v", e.Table, ErrLocked)
 	if len(e.Blockers) > 0 {
@@ -153,39 +153,37 @@ func (e *LockedError) Error() string {
 // Is reports whether target is [ErrLocked].
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// Config changes how message-db is adopted. A nil *Config is a good one.
+// Config changes how message-db is adopted. nil means the defaults.
 type Config struct {
-	// Workers is how many connections copy and compare, 1 to 16.
+	// Workers is how many connections copy and compare: 1 to 16.
 	//
 	// Defaults to 2.
 	Workers int
 
-	// RangeMessages is about how many messages are copied in one transaction, 1 to
-	// 1,000,000.
+	// RangeMessages is roughly how many messages are copied in one transaction: 1 to 1,000,000.
 	//
 	// Defaults to 20000.
 	RangeMessages int
 
-	// LockTimeout is how long a try to lock message-db's table waits. Writers that come
-	// after it wait as long.
+	// LockTimeout is how long each attempt to lock message-db's table waits. Writers that come
+	// later wait as long.
 	//
 	// Defaults to two seconds.
 	LockTimeout time.Duration
 
-	// LockTries is how often it is tried, with a pause of LockTimeout between.
+	// LockTries is the number of attempts, with a pause of LockTimeout between them.
 	//
 	// Defaults to 10.
 	LockTries int
 
-	// LeaveDependents goes on although there are views, foreign keys, triggers or
-	// functions of others that will go on with the old table, or roles that will lose
-	// their rights in the schema.
+	// LeaveDependents goes on although views, foreign keys, triggers or functions of others will go
+	// on using the old table, or roles will lose their rights in the schema.
 	//
 	// Defaults to false.
 	LeaveDependents bool
 
-	// Progress is called now and then, by one goroutine at a time, and holds up the
-	// work until it returns. It is not called while message-db's table is locked.
+	// Progress is called now and then, by one goroutine at a time; the work waits until it returns.
+	// It is not called while message-db's table is locked.
 	//
 	// Defaults to nothing.
 	Progress func(Progress)
@@ -220,29 +218,29 @@ func (c *Config) withDefaults() (Config, error) {
 // A Phase is a part of an adoption.
 type Phase string
 
-// The phases, in order. A phase that counts nothing else counts messages.
+// The phases, in order. A phase counts messages unless it says otherwise.
 const (
 	Checking  Phase = "checking"
 	Copying   Phase = "copying"
 	Indexing  Phase = "indexing" // counts indexes
 	Following Phase = "following"
 	Comparing Phase = "comparing" // counts parts of the two tables
-	Locking   Phase = "locking"   // counts tries; then it switches, and tells nothing
+	Locking   Phase = "locking"   // counts attempts; then it switches, and reports nothing
 	Done      Phase = "done"
 )
 
-// Progress is how far a phase is.
+// Progress says how far a phase is.
 type Progress struct {
 	Phase     Phase
 	Done      int64
-	Total     int64         // 0 if it is not known
-	Rate      float64       // a second, since the phase began; 0 if it is not known
-	Remaining time.Duration // of this phase; 0 if it is not known
+	Total     int64         // 0 if unknown
+	Rate      float64       // per second, since the phase began; 0 if unknown
+	Remaining time.Duration // of this phase; 0 if unknown
 	Blockers  []Blocker     // sessions that hold the lock it waits for
 }
 
-// A Connect opens a connection, which the adoption closes. It needs sessions, so a pooler
-// in transaction mode will not do.
+// A Connect opens a connection, which the adoption closes. It must not go through a pooler in
+// transaction mode, because the adoption needs sessions.
 type Connect func(ctx context.Context) (*pgx.Conn, error)
 
 //go:embed sql/*.sql
@@ -265,23 +263,22 @@ var statements = func() map[string]string {
 	return all
 }()
 
-// Run makes the store in the schema dibs of message-db's store in the schema
-// message_store, with every message as it was: its id, stream, positions, type, time,
-// data and metadata. Message-db goes on taking writes until the switch, which is one
-// transaction and holds them off for a moment; from then on its clients, unchanged,
-// and ours use the one store. The old schema is left, with another name, and
-// [Undo] is the way back.
+// Run moves message-db's store in the schema message_store to the store in the schema dibs, and
+// keeps every message's id, stream, positions, type, time, data and metadata. Clients can write to
+// message-db until the switch, which is one transaction and makes them wait for a moment. After it
+// message-db's clients, unchanged, and the clients of this module use the same store. The old
+// schema stays, under another name, and [Undo] is the way back.
 //
-// It may be ended at any point, by ctx or by force, and called again: it goes on where
-// it was. Until the switch nothing but message-db's store is in use, and our clients
-// are turned away. When all is done already, it says so and changes nothing.
+// You can stop it at any point, by ctx or by force, and call it again: it goes on where it was.
+// Until the switch only message-db's store is in use, and clients of this module are refused. If
+// everything is done already, it says so and changes nothing.
 //
-// Before the switch it compares both tables, by the number and the checksum of the messages
-// of each stream: see [CopyDiffersError]. Messages written meanwhile are compared in the
-// transaction that switches.
+// Before the switch it compares both tables, by the number and the checksum of the messages of each
+// stream: see [CopyDiffersError]. It compares messages written meanwhile in the transaction of the
+// switch.
 //
-// The user must own message-db's schema and table, and be a member of dibs_owner, as the
-// migrating user is. See [CannotAdoptError] for the other conditions, and [LockedError].
+// The user must own message-db's schema and table and, like the user who migrates, be a member of
+// dibs_owner. See [CannotAdoptError] for the other conditions, and [LockedError].
 func Run(ctx context.Context, connect Connect, config *Config) (*Adoption, error) {
 	var done *Adoption
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
@@ -294,13 +291,13 @@ func Run(ctx context.Context, connect Connect, config *Config) (*Adoption, error
 	return done, nil
 }
 
-// An adopter is an adoption, or the undoing of one, under way.
+// An adopter is an adoption, or an undo, under way.
 type adopter struct {
 	Config
 
 	connect Connect
-	main    *pgx.Conn     // which is the only one at it, and does all but the bulk
-	held    time.Duration // how long the last lock was
+	main    *pgx.Conn     // only this connection holds the lock; it does everything but the bulk of the copying
+	held    time.Duration // how long the last lock was held
 
 	mu    sync.Mutex // guards the fields below, and is held for calls of Progress
 	phase Phase
@@ -324,7 +321,7 @@ func withAdopter(ctx context.Context, connect Connect, config *Config, f func(*a
 	}
 	defer a.main.Close(context.WithoutCancel(ctx))
 
-	// The session of a killed adopter may take a moment to find out.
+	// The session of a killed adopter may take a moment to notice.
 	for tries := 0; ; tries++ {
 		var got bool
 		if err := a.main.QueryRow(ctx, "select pg_try_advisory_lock($1::int, hashtext('dibs.adoption'))", lockClass).Scan(&got); err != nil {
@@ -342,8 +339,8 @@ func withAdopter(ctx context.Context, connect Connect, config *Config, f func(*a
 	}
 }
 
-// session returns a connection that fills dibs.messages. The settings of the database, the
-// role and the URL do not change its work.
+// session returns a connection that fills dibs.messages. Settings of the database, the role and the
+// URL do not affect its work.
 func (a *adopter) session(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := a.connect(ctx)
 	if refused, ok := errors.AsType[*pgconn.ConnectError](err); ok {
@@ -365,12 +362,12 @@ func prepareSession(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	if pid != conn.PgConn().PID() {
-		return ErrPooled // before anything is set, which others would go on with
+		return ErrPooled // before this session sets anything that other clients would inherit
 	}
 	if _, err := conn.PgConn().Exec(ctx, statements["session"]).ReadAll(); err != nil {
 		return err
 	}
-	// So that it ends soon after we do; not every platform has it.
+	// This ends the session soon after this process; not every platform supports it.
 	_, err := conn.Exec(ctx, "set client_connection_check_interval = '1s'")
 	if _, refused := errors.AsType[*pgconn.PgError](err); refused {
 		return nil
@@ -434,7 +431,7 @@ func (a *adopter) adopt(ctx context.Context) (*Adoption, error) {
 	return done, nil
 }
 
-// prepare makes the store and all that the adoption needs.
+// prepare makes the store and everything that the adoption needs.
 func (a *adopter) prepare(ctx context.Context, survey *survey) error {
 	if err := inTx(ctx, a.main, func(tx pgx.Tx) error { return applyCore(ctx, tx) }); err != nil {
 		return err
@@ -448,7 +445,7 @@ func (a *adopter) prepare(ctx context.Context, survey *survey) error {
 			return err
 		}
 		if state == nil {
-			// Now that nobody can write.
+			// Nobody can write now.
 			var used bool
 			if err := tx.QueryRow(ctx, "select exists (select from dibs.messages)").Scan(&used); err != nil {
 				return err
@@ -468,8 +465,8 @@ func (a *adopter) prepare(ctx context.Context, survey *survey) error {
 	})
 }
 
-// applyCore applies the migrations that a database with message-db gets, and makes the
-// schema of the adoption.
+// applyCore applies the migrations for a database with message-db, and makes the schema of the
+// adoption.
 func applyCore(ctx context.Context, tx pgx.Tx) error {
 	if err := migrations.Install(ctx, tx); err != nil {
 		return err
@@ -490,7 +487,7 @@ func applyCore(ctx context.Context, tx pgx.Tx) error {
 	return execAll(ctx, tx, statements["schema"], "set local role none")
 }
 
-// becomeOwner lets the schema's owner run the rest of the transaction.
+// becomeOwner makes the rest of the transaction run as the schema's owner.
 func becomeOwner(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, "select set_config('role', pg_get_userbyid(nspowner), true) from pg_namespace where nspname = 'dibs'")
 	return err
@@ -502,8 +499,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// inTx runs f in a transaction that looks names up in pg_catalog alone: another user may
-// have left functions in public for a superuser to call.
+// inTx runs f in a transaction that looks up names only in pg_catalog: another user may have left
+// functions in public for a superuser to call.
 func inTx(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp"); err != nil {
@@ -513,7 +510,7 @@ func inTx(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	})
 }
 
-// execAll runs texts of one or more statements without parameters.
+// execAll runs texts, each with one or more statements without parameters.
 func execAll(ctx context.Context, tx pgx.Tx, all ...string) error {
 	for _, sql := range all {
 		if _, err := tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
@@ -543,7 +540,7 @@ func (a *adopter) start(phase Phase, total int64) {
 	a.add(0)
 }
 
-// add tells that n more of the phase are done.
+// add reports that n more of the phase are done.
 func (a *adopter) add(n int64, blockers ...Blocker) {
 	done := a.done.Add(n)
 	if a.Progress == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// hold keeps message-db's table as it is up to its newest message.
+// hold protects the messages of message-db's table, up to the newest, from changes.
 func (a *adopter) hold(ctx context.Context) error {
 	return a.locked(ctx, "share row exclusive", []string{"message_store.messages"}, func(tx pgx.Tx) error {
 		return execAll(ctx, tx, statements["hold"])
@@ -67,9 +67,9 @@ func (a *adopter) followTo(ctx context.Context, position string) (added int64, e
 	return added, a.copyRanges(ctx, Following, 0)
 }
 
-// settle moves the frontier on until the tail is short, since the switch looks each message
-// of the tail up while writers wait. The messages it moves over have been compared already,
-// or compare will do it.
+// settle moves the frontier until the tail is short, because the switch looks up each message of
+// the tail while writers wait. The messages that it passes have been compared already, or compare
+// will do it.
 func (a *adopter) settle(ctx context.Context, compared bool) error {
 	const rounds, short = 8, 5000
 	for range rounds {
@@ -94,7 +94,7 @@ func (a *adopter) settle(ctx context.Context, compared bool) error {
 	return nil
 }
 
-// advance moves the frontier to the last message held by the copy.
+// advance moves the frontier to the last message of the copy.
 func (a *adopter) advance(ctx context.Context, tx pgx.Tx, compared bool) error {
 	var frontier, held, copied, there int64
 	const counts = `select s.frontier, s.held,
@@ -125,7 +125,7 @@ func (a *adopter) advance(ctx context.Context, tx pgx.Tx, compared bool) error {
 	return err
 }
 
-// copiedDiffers is the error for a tail that has another number of messages.
+// copiedDiffers is the error for a tail with a different number of messages.
 func copiedDiffers(copied, there int64) error {
 	return fmt.Errorf("%w: %d messages were copied since it began, and there are %d", ErrCopyDiffers, copied, there)
 }
@@ -147,8 +147,8 @@ func (a *adopter) copyRanges(ctx context.Context, phase Phase, messages int64) e
 	})
 }
 
-// copyRange copies a range that nobody is at. When only others' are left it waits for
-// these, in case they fail.
+// copyRange copies a range that no other worker has. If only ranges of others are left, it waits
+// for them, in case they fail.
 func (a *adopter) copyRange(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
 	var copied int64
 	err = inTx(ctx, conn, func(tx pgx.Tx) error {
@@ -204,7 +204,8 @@ func (a *adopter) buildIndexes(ctx context.Context) error {
 		close(work)
 		err = a.inParallel(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			for i := range work {
-				// In a transaction of its own, so that a session that lost us makes none.
+				// This has its own transaction, so that a session that has lost its client makes
+				// nothing.
 				if err := inTx(ctx, conn, func(tx pgx.Tx) error {
 					if err := becomeOwner(ctx, tx); err != nil {
 						return err
@@ -229,8 +230,8 @@ func (a *adopter) buildIndexes(ctx context.Context) error {
 	})
 }
 
-// compare sums up both tables to the frontier, stream by stream, piece by piece, and
-// finds the streams that differ.
+// compare sums up both tables up to the frontier, stream by stream, piece by piece, and finds the
+// streams that differ.
 func (a *adopter) compare(ctx context.Context) error {
 	var frontier, blocks int64
 	const extent = "select frontier, pg_relation_size('dibs.messages') / current_setting('block_size')::bigint from dibs_adoption.state"
@@ -324,7 +325,7 @@ func differences(ctx context.Context, q querier, statement string, args ...any) 
 	return nil
 }
 
-// inParallel runs f with each of the workers' connections. The first error ends all.
+// inParallel runs f with each worker's connection. The first error ends all.
 func (a *adopter) inParallel(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

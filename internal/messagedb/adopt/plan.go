@@ -10,12 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// An State says which table is the store.
+// A State says which table is the store.
 type State string
 
-// The states there are.
+// The states.
 const (
-	Adopting State = "copying" // message-db's, and it is being copied
+	Adopting State = "copying" // message-db's table, which is being copied
 	Adopted  State = "adopted" // dibs.messages
 	Undone   State = "undone"  // message-db's again
 )
@@ -27,21 +27,19 @@ type Adoption struct {
 	StartedAt  time.Time // UTC
 	SwitchedAt time.Time // UTC; zero before the switch
 	UndoneAt   time.Time // UTC; zero if it was not undone
-	Found      int64     // messages there were when it began, about
+	Found      int64     // roughly how many messages there were when it began
 	Copied     int64     // messages copied so far
 	Messages   int64     // messages at the switch; 0 before it
-	HasOld     bool      // whether message-db's table is still there, under its new schema
+	HasOld     bool      // message-db's table still exists, under its new schema
 
-	// Held is how long message-db's writers were held off by the switch, if it was this
-	// call that switched.
+	// Held is how long message-db's writers waited for the switch, if this call switched.
 	Held time.Duration
 
 	held                   bool
 	frontier, lastPosition int64
 }
 
-// Status returns the adoption of this database, or nil if none was begun. It changes
-// nothing.
+// Status returns the adoption of this database, or nil if it has not begun. It changes nothing.
 func Status(ctx context.Context, conn *pgx.Conn) (*Adoption, error) {
 	a, err := readAdoption(ctx, conn)
 	if err != nil {
@@ -88,8 +86,8 @@ type survey struct {
 	messages  int64
 	bytes     int64
 	obstacles []Obstacle
-	left      []string // dependents that are left
-	own       int64    // messages of types that are ours
+	left      []string // dependents that the adoption leaves
+	own       int64    // messages with types of this module
 }
 
 func (s *survey) found(kind ObstacleKind, format string, args ...any) {
@@ -112,7 +110,7 @@ type source struct {
 	UniquePositions              bool
 }
 
-// survey looks for all that is in the way of going on from state.
+// survey looks for all obstacles to going on from state.
 func (a *adopter) survey(ctx context.Context, state *Adoption) (*survey, error) {
 	s := &survey{}
 	rows, err := a.main.Query(ctx, statements["source"])
@@ -208,15 +206,15 @@ func (a *adopter) surveyStore(ctx context.Context, s *survey) error {
 	return nil
 }
 
-// surveyCompatible is about the schema that an undo puts aside, and the switch takes
-// back. It cannot be made a second time in one store.
+// surveyCompatible checks the schema that an undo puts aside and the switch takes back: it cannot
+// be made a second time in one store.
 func (a *adopter) surveyCompatible(ctx context.Context, s *survey) error {
 	const lost = `select to_regnamespace('message_store_by_dibs') is null and exists (select from dibs.migrations where name like '%message_store%')
 		from pg_namespace n where n.nspname = 'dibs' and pg_has_role(n.nspowner, 'usage')`
 	var is bool
 	err := a.main.QueryRow(ctx, lost).Scan(&is)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil // and that was said
+		return nil // an obstacle says so already
 	}
 	if is {
 		s.found(ObstacleTarget, "the store in the schema dibs has lost its schema message_store: drop the schemas dibs and dibs_adoption, and adopt anew")
@@ -224,7 +222,7 @@ func (a *adopter) surveyCompatible(ctx context.Context, s *survey) error {
 	return err
 }
 
-// surveyMessages reads all messages, except messages that do not change any more, as a state says.
+// surveyMessages reads all messages, except those that can no more change, according to state.
 func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, state *Adoption) error {
 	var found int64
 	var beyond *int64
@@ -243,7 +241,7 @@ func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, 
 			return err
 		}
 	}
-	// Asked after that, since it goes on.
+	// This comes last, because the sequence goes on.
 	var drawn int64
 	err := a.main.QueryRow(ctx, statements["sequence"]).Scan(&drawn)
 	switch {
@@ -252,7 +250,7 @@ func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, 
 	case err != nil:
 		return err
 	case last > drawn:
-		// Messages to come would have lower numbers than the messages that are there.
+		// New messages would get lower positions than existing ones.
 		s.found(ObstacleMessages, "the sequence of global positions is at %d, and there is a message at %d", drawn, last)
 	}
 	for _, bad := range []struct {
@@ -274,7 +272,7 @@ func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, 
 	return nil
 }
 
-// dependents returns the objects of others that the switch would break, a sentence each.
+// dependents returns the objects of others that the switch would break, one sentence each.
 func (a *adopter) dependents(ctx context.Context) ([]string, error) {
 	rows, err := a.main.Query(ctx, statements["dependents"], "message_store", false)
 	if err != nil {
@@ -300,22 +298,22 @@ type Plan struct {
 	Messages  int64      // in message-db's table
 	Bytes     int64      // of message-db's table and its indexes
 	NeedBytes int64      // size of the copy; the write-ahead log takes about as much again
-	Obstacles []Obstacle // why it would refuse; none if it would not
-	Warnings  []string   // what to think of
-	State     *Adoption  // of an adoption that was begun; nil if none was
+	Obstacles []Obstacle // why it would refuse; empty if it would not
+	Warnings  []string   // to consider first
+	State     *Adoption  // of an adoption that has begun, or nil
 
-	Sample  int64         // messages that were copied to see how long it takes, and not kept
+	Sample  int64         // messages copied to measure the speed, and not kept
 	Copy    time.Duration // estimate for all messages
 	Index   time.Duration // the same
 	Compare time.Duration // the same
 }
 
-// Estimate is about how long an adoption takes; message-db takes writes for all of it but a
-// moment.
+// Estimate is roughly how long an adoption takes; message-db accepts writes all the time except for
+// a moment.
 func (p *Plan) Estimate() time.Duration { return p.Copy + p.Index + p.Compare }
 
-// NewPlan forecasts [Run] and its duration, by copying a sample in a transaction that is
-// rolled back. It leaves nothing behind, and holds off no writer.
+// NewPlan forecasts [Run] and its duration, by copying a sample in a transaction that it rolls
+// back. It leaves nothing behind, and does not hold up writers.
 func NewPlan(ctx context.Context, connect Connect, config *Config) (*Plan, error) {
 	plan := &Plan{}
 	err := withAdopter(ctx, connect, config, func(a *adopter) error { return a.plan(ctx, plan) })
@@ -349,7 +347,7 @@ func (a *adopter) plan(ctx context.Context, plan *Plan) error {
 	plan.Warnings = append(plan.Warnings, s.left...)
 	for _, o := range s.obstacles {
 		if o.Kind != ObstacleDependents {
-			return nil // there may be no copying it
+			return nil // copying may be impossible
 		}
 	}
 	var gaps int64
@@ -365,7 +363,7 @@ func (a *adopter) plan(ctx context.Context, plan *Plan) error {
 	return a.sample(ctx, plan)
 }
 
-// sample copies the last messages, as Run would, into a table that it does not keep.
+// sample copies the last messages like Run, into a table that it does not keep.
 func (a *adopter) sample(ctx context.Context, plan *Plan) error {
 	const most = 20_000
 	tx, err := a.main.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
@@ -379,7 +377,7 @@ func (a *adopter) sample(ctx context.Context, plan *Plan) error {
 	if err := execAll(ctx, tx, "create table dibs_adoption.sample (like dibs.messages including constraints)"); err != nil {
 		return err
 	}
-	// The newest, which are more like those to come than the oldest.
+	// The newest messages are more typical of future messages than the oldest.
 	var after, upto int64
 	const ends = "select coalesce(min(global_position) - 1, 0), coalesce(max(global_position), 0) from (select global_position from message_store.messages order by 1 desc limit $1) m"
 	if err := tx.QueryRow(ctx, ends, most).Scan(&after, &upto); err != nil {
@@ -408,7 +406,7 @@ func (a *adopter) sample(ctx context.Context, plan *Plan) error {
 		return err
 	}
 	indexed := lap()
-	// The rollback brings back the sums of an adoption that was begun.
+	// The rollback restores the sums of an adoption that has begun.
 	if err := execAll(ctx, tx, "truncate dibs_adoption.sums"); err != nil {
 		return err
 	}

@@ -16,12 +16,12 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// switchOver makes dibs.messages the store, in one transaction that begins with the
-// lock of both tables. Message-db's writers wait until it ends.
+// switchOver makes dibs.messages the store, in one transaction that first locks both tables.
+// Message-db's writers wait until it ends.
 func (a *adopter) switchOver(ctx context.Context) error {
 	tables := []string{"dibs.messages", "message_store.messages"}
 	return a.locked(ctx, "access exclusive", tables, func(tx pgx.Tx) error {
-		// Few rows are looked up in large tables, also where the planner expects more.
+		// This looks up few rows in large tables, even if the planner expects more.
 		if err := execAll(ctx, tx, "set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off"); err != nil {
 			return err
 		}
@@ -46,8 +46,8 @@ func (a *adopter) switchOver(ctx context.Context) error {
 	})
 }
 
-// copyTail copies the messages written since and those committed late, and compares all
-// that were not compared before. It returns the number of messages.
+// copyTail copies the messages written since or committed late, and compares all that were not
+// compared before. It returns the number of messages.
 func (a *adopter) copyTail(ctx context.Context, tx pgx.Tx) (int64, error) {
 	var frontier, upto, bulk, tail int64
 	const ends = `select s.frontier, greatest(s.frontier, (select max(upto) from dibs_adoption.ranges)),
@@ -100,8 +100,8 @@ func applyCompatible(ctx context.Context, tx pgx.Tx) error {
 	return migrations.Install(ctx, tx)
 }
 
-// locked runs f in a transaction that has the tables' locks, and tries for a while to get
-// them. New sessions wait behind each try, so each is short.
+// locked runs f in a transaction with the tables' locks, and tries several times to get them. New
+// sessions wait behind each attempt, so attempts are short.
 func (a *adopter) locked(ctx context.Context, mode string, tables []string, f func(pgx.Tx) error) error {
 	watcher, err := a.session(ctx)
 	if err != nil {
@@ -130,9 +130,9 @@ func (a *adopter) tryLocked(ctx context.Context, w watch, f func(pgx.Tx) error) 
 	watching, stop := context.WithCancel(ctx)
 	var watched sync.WaitGroup
 	watched.Go(func() {
-		_ = failure.Call(func() error { blockers = a.watch(watching, w); return nil }) // then nobody is named
+		_ = failure.Call(func() error { blockers = a.watch(watching, w); return nil }) // then there are no names
 	})
-	// Before blockers are returned.
+	// This waits for the watch before blockers are returned.
 	end := sync.OnceFunc(func() { stop(); watched.Wait() })
 	defer end()
 
@@ -158,7 +158,7 @@ func (a *adopter) tryLocked(ctx context.Context, w watch, f func(pgx.Tx) error) 
 	return blockers, err
 }
 
-// A watch looks for the sessions that hold tables which the main connection locks.
+// A watch looks for the sessions that hold tables that the main connection wants to lock.
 type watch struct {
 	main   int32 // process
 	conn   *pgx.Conn
@@ -174,8 +174,8 @@ func (w watch) look(ctx context.Context) ([]Blocker, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Blocker])
 }
 
-// watch returns the sessions last seen to hold the tables, when ctx ends. Its own failure does
-// not stop the adoption.
+// watch returns, when ctx ends, the sessions that were last seen holding the tables. If it fails,
+// the adoption goes on.
 func (a *adopter) watch(ctx context.Context, w watch) []Blocker {
 	var last []Blocker
 	every := time.NewTicker(min(a.LockTimeout/4, 250*time.Millisecond))
@@ -186,7 +186,7 @@ func (a *adopter) watch(ctx context.Context, w watch) []Blocker {
 			return last
 		case <-every.C:
 		}
-		// Not ended with ctx, which would cost the connection.
+		// This must not end with ctx, which would close the connection.
 		now, err := w.look(context.WithoutCancel(ctx))
 		if err != nil {
 			return last

@@ -13,16 +13,16 @@ import (
 // An UndoPlan is the forecast of [Undo].
 type UndoPlan struct {
 	State      *Adoption
-	Since      int64         // messages written since the switch, which it copies back
-	Removed    int64         // messages trimmed or deleted since, which it deletes there too
+	Since      int64         // messages written since the switch, which are copied back
+	Removed    int64         // messages trimmed or deleted since, which are deleted there too
 	Abandons   bool          // before the switch: the copy is thrown away
-	Held       time.Duration // how long writers were held off, once it is done
-	Dependents []string      // others' objects that would go on with the schema that is put aside
-	Unfit      []string      // messages written since that message-db's table cannot hold, as account-1@3; some of many
+	Held       time.Duration // after the undo: how long writers waited
+	Dependents []string      // objects of others that would go on using the schema that is put aside
+	Unfit      []string      // messages written since that do not fit in message-db's table, as account-1@3; some of many
 }
 
-// Obstacles are the reasons for which [Undo] refuses: messages, and the dependents unless it is
-// told to leave them.
+// Obstacles returns the reasons why [Undo] refuses: messages, and dependents unless
+// Config.LeaveDependents is set.
 func (p *UndoPlan) Obstacles() []Obstacle {
 	all := make([]Obstacle, 0, len(p.Unfit)+len(p.Dependents))
 	for _, m := range p.Unfit {
@@ -80,16 +80,16 @@ func (a *adopter) planUndo(ctx context.Context) (*UndoPlan, error) {
 	return plan, err
 }
 
-// Undo makes message-db's table the store again, until the DBA has dropped it: see
-// [ErrNothingToUndo]. Messages written since the switch, by any client, are copied back as
-// they are, in the transaction that switches, and compared as [Run] compares; writers wait
-// for it. Messages trimmed or deleted since are deleted there too. Data is as jsonb has it
-// again. From then on our clients are refused, and message-db's are not.
+// Undo makes message-db's table the store again, unless the DBA has dropped it: see
+// [ErrNothingToUndo]. It copies back the messages written since the switch, by any client, in the
+// transaction that switches, and compares them like [Run]; writers wait meanwhile. It also deletes
+// messages there that were trimmed or deleted since. Data becomes jsonb again. From then on clients
+// of this module are refused, and message-db's are not.
 //
-// The schema of the compatible functions is put aside as message_store_by_dibs, and the
-// messages in dibs.messages stay, until [Run] is called again.
+// The schema of the compatible functions is kept as message_store_by_dibs, and the messages stay in
+// dibs.messages, until you call [Run] again.
 //
-// Before the switch it throws the copy away, as if [Run] had not been called.
+// Before the switch it throws away the copy, as if you had not called [Run].
 func Undo(ctx context.Context, connect Connect, config *Config) (*UndoPlan, error) {
 	var plan *UndoPlan
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
@@ -132,11 +132,11 @@ func (a *adopter) undo(ctx context.Context) (*UndoPlan, error) {
 	return plan, nil
 }
 
-// abandon undoes an adoption that has not switched.
+// abandon undoes an adoption before the switch.
 func (a *adopter) abandon(ctx context.Context) error {
 	tables := []string{"dibs.messages", "message_store.messages"}
 	return a.locked(ctx, "access exclusive", tables, func(tx pgx.Tx) error {
-		// In two parts, since the tables may have two owners.
+		// There are two parts, because the tables may have two owners.
 		before, after, _ := strings.Cut(statements["abandon"], "-- The owner's part.\n")
 		if err := execAll(ctx, tx, before); err != nil {
 			return err
@@ -148,8 +148,8 @@ func (a *adopter) abandon(ctx context.Context) error {
 	})
 }
 
-// compareBefore compares the messages from before the switch. The old table has not changed
-// since; messages removed from the new one are recorded.
+// compareBefore compares the messages from before the switch. The old table has not changed since;
+// removals from the new table are recorded.
 func (a *adopter) compareBefore(ctx context.Context, last int64) error {
 	const tries = 3
 	for try := 1; ; try++ {
@@ -157,7 +157,7 @@ func (a *adopter) compareBefore(ctx context.Context, last int64) error {
 		if try == tries || !errors.Is(err, ErrCopyDiffers) {
 			return err
 		}
-		// Some may have been removed between one piece and another.
+		// Messages may have been removed between one piece and the next.
 		if err := pause(ctx, min(a.LockTimeout, time.Second)); err != nil {
 			return err
 		}
