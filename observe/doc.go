@@ -1,4 +1,4 @@
-// Package observe is the module of what shows a service from outside: package dibsotel has spans
-// and metrics for OpenTelemetry, and package dibsprom a collector for Prometheus. It is a module of
-// its own, so that a service without them links neither.
+// Package observe is the module for monitoring: package dibsotel has spans and metrics for
+// OpenTelemetry, and package dibsprom a collector for Prometheus. It is a separate module, so that
+// other services do not link either of them.
 package observe

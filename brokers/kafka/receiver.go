@@ -22,36 +22,35 @@ import (
 )
 
 const (
-	// window bounds the records that a receiver has in hand: in work, ready, or to come again.
+	// window is how many records a receiver has in hand, at most: in work, ready, or to come again.
 	window = 1024
 
 	commitEvery  = 100 * time.Millisecond
 	commitWithin = 5 * time.Second
 )
 
-// ReceiverConfig changes how a receiver works. Nil means all defaults.
+// ReceiverConfig configures a receiver. nil means the defaults.
 type ReceiverConfig struct {
-	// Concurrency is how many messages are passed to the function at a time, each of another key: 1
-	// to 1024.
+	// Concurrency is how many messages, of different keys, the function handles at a time: 1 to
+	// 1024.
 	//
 	// Defaults to 1.
 	Concurrency int
 
-	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter.
-	// The pause begins with 100 ms, and grows with each failure: 100 ms to 24 h.
+	// MaxDelay bounds the pause before a message comes again: 100 ms to 24 h. The pause begins with
+	// 100 ms and grows with each failure. It does not bound handler.RetryAfter.
 	//
 	// Defaults to 1 min.
 	MaxDelay time.Duration
 
-	// Attempts is the number of calls of the function, in one receiver, after which a message that
-	// fails is parked: 1 to 1,000,000. Another receiver begins at 1: Kafka does not count
+	// Attempts is the number of failed calls of the function, in one receiver, after which a
+	// message is parked: 1 to 1,000,000. Another receiver begins at 1, because Kafka does not count
 	// deliveries.
 	//
-	// Defaults to no bound.
+	// Defaults to 0: no bound.
 	Attempts int
 
-	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1
-	// h.
+	// Grace is how long messages in work may take after ctx of Run is done: 1 ms to 1 h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -63,30 +62,28 @@ type ReceiverConfig struct {
 }
 
 // A Receiver passes the records of topics to a function. Its methods are safe for concurrent use,
-// but it runs once at a time. There is nothing to close.
+// but only one Run at a time is allowed. There is nothing to close.
 type Receiver struct {
 	engine  *receiving.Receiver[*kgo.Record]
 	options []kgo.Opt
 }
 
-// ErrRunning is returned by a Run while another goes on.
+// ErrRunning is returned by Run when the receiver is already running.
 var ErrRunning = receiving.ErrRunning
 
-// NewReceiver returns a receiver that passes each record of the topics to f, once to one receiver
-// of the group, and has its offset committed after f has returned nil. A group that is new begins
-// with the first record, unless the options say otherwise. Run makes a client of the options for
-// itself.
+// NewReceiver returns a receiver that passes each record of the topics to f, in one receiver of the
+// group, and commits its offset after f has returned nil. A new group begins with the first record,
+// unless the options say otherwise. Run makes its own client from the options.
 //
-// After an error of f the message comes again, after a pause, unless the error carries a
-// disposition: meanwhile messages of its key wait, and others go on, until the receiver has 1,024
-// in hand. With handler.RetryAfter it comes again after that time, and with handler.Skip it is
-// logged, counted and passed. With handler.Park and handler.Refuse, and after
-// [ReceiverConfig.Attempts], it is parked: park records it, such as by [inbox.Inbox.Refuse], and
-// then it is passed. After an error of park, whatever its disposition, it comes again. A panic of f
-// or park is an error.
+// If f returns an error without a disposition, the message comes again after a pause. Meanwhile
+// messages of its key wait, and others go on until the receiver has 1,024 in hand. With
+// handler.RetryAfter it comes again after that time; with handler.Skip it is logged, counted and
+// passed. With handler.Park or handler.Refuse, or after [ReceiverConfig.Attempts], it is parked:
+// park records it, for example by [inbox.Inbox.Refuse], and then it is passed. If park returns any
+// error, the message comes again. A panic of f or park counts as an error.
 //
-// The error has all mistakes in the arguments together: errors that match
-// [messagestore.ErrInvalid]. NewReceiver calls no server.
+// The error joins all mistakes in the arguments; each matches [messagestore.ErrInvalid].
+// NewReceiver calls no server.
 func NewReceiver(
 	options []kgo.Opt, group string, topics []string, f func(ctx context.Context, m *kgo.Record) error,
 	park func(ctx context.Context, m *kgo.Record, reason error) error, config *ReceiverConfig,
@@ -129,14 +126,14 @@ type ReceiverStats struct {
 	Skipped int64 // messages that were passed over
 }
 
-// Stats returns the counts of this moment.
+// Stats returns the current counts.
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to
-// [ReceiverConfig.Grace] for those in work, cancels their context, commits the offsets, leaves the
-// group and returns nil. It waits for brokers that are away.
+// [ReceiverConfig.Grace] for the messages in work, cancels their context, commits the offsets,
+// leaves the group and returns nil. It waits while brokers are away.
 //
-// It returns an error only if the options are none of a client, or the receiver runs already
+// It returns an error only if the client's options are invalid, or the receiver runs already
 // ([ErrRunning]).
 func (r *Receiver) Run(ctx context.Context) error {
 	return r.engine.Run(ctx, func(fetching, working context.Context, _ context.CancelFunc) error {
@@ -169,11 +166,11 @@ type place struct {
 	partition int32
 }
 
-// A partition belongs to the receiver, which has some of its records in hand.
+// A partition is assigned to the receiver, which has some of its records in hand.
 type partition struct {
 	inHand []*delivery // in the order of their offsets
 	next   kgo.EpochOffset
-	dirty  bool // next is not committed
+	dirty  bool // next has not been committed
 	gone   bool
 }
 
@@ -199,9 +196,9 @@ func (n *fetcher) fetch(ctx context.Context) error {
 	}
 }
 
-// anew subscribes anew to topics that were deleted and made again: the client consumes the first
-// ones alone. What is in hand of those is passed to the function all the same, and no offset of it
-// is committed.
+// anew subscribes again to topics that were deleted and made again, because the client consumes
+// only the old ones. The function still gets the records of the old topics that are in hand, but
+// their offsets are not committed.
 func (n *fetcher) anew(fetches kgo.Fetches) {
 	var topics []string
 	fetches.EachError(func(topic string, _ int32, err error) {
@@ -233,7 +230,7 @@ func (n *fetcher) put(record *kgo.Record) {
 	n.desk.Put(d, record.Topic+"\x00"+string(record.Key), record.Key != nil)
 }
 
-// done notes that a record is done with, and what may be committed then.
+// done marks a record as done, and advances the offset to commit.
 func (n *fetcher) done(d *delivery) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -254,8 +251,8 @@ func (n *fetcher) commitAll(ctx context.Context) {
 	}
 }
 
-// commit commits the offsets below which all records are done with. After a failure it is tried
-// again by the next call.
+// commit commits the offsets below which all records are done. After a failure the next call tries
+// again.
 func (n *fetcher) commit(ctx context.Context, client *kgo.Client) {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	n.mu.Lock()
@@ -301,8 +298,8 @@ func (n *fetcher) commit(ctx context.Context, client *kgo.Client) {
 	})
 }
 
-// revoked commits what is done with on partitions that go to another receiver, which gets the other
-// records.
+// revoked commits the offsets of partitions that go to another receiver, which gets the records
+// that are not done.
 func (n *fetcher) revoked(ctx context.Context, client *kgo.Client, parts map[string][]int32) {
 	n.commit(ctx, client)
 	n.lost(ctx, client, parts)
@@ -327,7 +324,7 @@ func (n *fetcher) lost(_ context.Context, _ *kgo.Client, parts map[string][]int3
 	})
 }
 
-// A delivery is a record as the engine of all receivers has it.
+// A delivery is a record, for package receiving.
 type delivery struct {
 	n      *fetcher
 	record *kgo.Record
@@ -347,12 +344,12 @@ func (d *delivery) Ack(context.Context) error {
 
 func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx) }
 
-// Request returns m as a request for an inbox. Its ID is the header dibs-id, its data are the
-// record's value. Its source is the text that is given, or, if that is empty, the topic.
+// Request returns m as a request for an inbox. Its ID is the header dibs-id, and its data are the
+// record's value. Its source is the given text or, if that is empty, the topic.
 //
-// A message that no inbox takes is refused, by handler.Refuse, with an error that matches
-// [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large. The request is then what there is
-// of it, for [inbox.Inbox.Refuse].
+// If no inbox can take the message, because it has no ID, or its data are not JSON or too large,
+// the error is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]. The request
+// then has the parts that exist, for [inbox.Inbox.Refuse].
 func Request(m *kgo.Record, source string) (inbox.Request, error) {
 	if source == "" {
 		source = m.Topic

@@ -23,10 +23,10 @@ import (
 
 const maxTopic = 249
 
-// SinkConfig changes how a sink sends. Nil means all defaults.
+// SinkConfig configures a sink. nil means the defaults.
 type SinkConfig struct {
 	// Timeout bounds one attempt to send a message: 1 ms to 1 h. The client may still send it
-	// afterwards, in its place.
+	// afterwards, in the right order.
 	//
 	// Defaults to 10 s.
 	Timeout time.Duration
@@ -45,16 +45,16 @@ type Sink struct {
 
 var _ outbox.BatchSink = (*Sink)(nil)
 
-// NewSink returns a sink over client, which produces idempotently, as it does by default: the order
-// of a key hangs on that. A message is taken when all in-sync replicas have it. The package comment
-// has the promises.
+// NewSink returns a sink over client. The client must produce idempotently, which is its default:
+// the order of a key depends on that. A message is taken when all in-sync replicas have it. The
+// package comment has the promises.
 //
-// A message that is larger than the client's or the topic's bound, or whose topic has no name that
-// Kafka takes, is refused, by handler.Refuse. After any other error it is sent again: no such
-// topic, no broker, no answer.
+// If a message is larger than the client's or the topic's bound, or Kafka does not accept the
+// topic's name, it is refused, by handler.Refuse. After any other error it is sent again: the topic
+// does not exist, no broker, no answer.
 //
-// The error has all mistakes in the arguments together: errors that match
-// [messagestore.ErrInvalid]. NewSink calls no server.
+// The error joins all mistakes in the arguments; each matches [messagestore.ErrInvalid]. NewSink
+// calls no server.
 func NewSink(client *kgo.Client, config *SinkConfig) (*Sink, error) {
 	s := &Sink{client: client, made: map[string]int{}}
 	if config != nil {
@@ -81,10 +81,10 @@ type SinkStats struct {
 	Produced int64 // messages that all in-sync replicas have
 }
 
-// Stats returns the counts of this moment.
+// Stats returns the current counts.
 func (s *Sink) Stats() SinkStats { return SinkStats{s.produced.Load()} }
 
-// SendAll produces the messages side by side.
+// SendAll produces the messages concurrently.
 func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error {
 	answers := make([]error, len(messages))
 	var all sync.WaitGroup
@@ -120,7 +120,7 @@ func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 	var err error
 	select {
 	case err = <-answer:
-	case <-ctx.Done(): // the client keeps a record that may be at a broker already, before later records
+	case <-ctx.Done(): // the client keeps a record that a broker may already have, in front of later records
 		err = ctx.Err()
 	}
 	if errors.Is(err, kerr.UnknownTopicID) {
@@ -139,9 +139,9 @@ func (s *Sink) times(topic string) int {
 	return s.made[topic]
 }
 
-// anew has the client forget a topic that was deleted and made again: it produces to the first one
-// alone. Of the messages that were under way together the first one does so, or others would fail
-// again.
+// anew makes the client forget a topic that was deleted and made again, because it still produces
+// to the old one. Only the first of the messages that were under way together does so; otherwise
+// the others would fail again.
 func (s *Sink) anew(topic string, made int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,7 @@ func (s *Sink) anew(topic string, made int) {
 	}
 }
 
-// Topic returns the name in Kafka of a message's topic: a colon is a dot there.
+// Topic returns the name in Kafka of a message's topic, with dots instead of colons.
 func Topic(topic string) string { return strings.ReplaceAll(topic, ":", ".") }
 
 // topicRule returns the rule that a topic's name breaks, or "".
@@ -169,7 +169,7 @@ func topicRule(topic string) string {
 	return ""
 }
 
-// refusal returns a refusal, if a message will never be taken.
+// refusal returns err as a refusal if the message will never be taken.
 func refusal(err error) error {
 	for _, never := range []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidTopicException, kerr.InvalidRecord} {
 		if errors.Is(err, never) {

@@ -20,43 +20,42 @@
 //
 // # Subjects
 //
-// A message goes to the subject topic.key, of two tokens behind [SinkConfig.Prefix]: its topic,
-// which is its category unless the relay's Topic says otherwise, and its key, which is the
-// identifier of its stream. Each is written by [Escape], so that a dot, a wildcard or a space in it
-// stays inside its token. The JetStream stream that has payments:outgoing.* among its subjects
-// takes all messages of that category.
+// A message goes to the subject topic.key, two tokens after [SinkConfig.Prefix]: its topic, which
+// is its category unless the relay's Topic says otherwise, and its key, the identifier of its
+// stream. [Escape] escapes each, so that a dot, a wildcard or a space stays inside its token. A
+// JetStream stream with payments:outgoing.* among its subjects takes all messages of that category.
 //
 // # Promises of the sink
 //
-// The stream has each message once, and the messages of a key in their order, however often they
-// are sent and whichever relay sends them. A message is published with the sequence that its
-// subject's last message is expected to have, so that the server refuses it if the subject has gone
-// on. Then the sink reads the last message, and compares global positions: if the last message's is
-// not lower than the position of the message to be sent, the stream has the message. This holds for
-// ever, and not only for the time in which the server remembers ids. It needs
+// The stream gets each message once, and the messages of a key in order, however often they are
+// sent and whichever relay sends them. The sink publishes a message with the expected sequence of
+// its subject's last message, so that the server refuses it if the subject has moved on. Then the
+// sink reads the last message and compares global positions: if the last message's position is not
+// lower than that of the message to send, the stream has the message already. This holds for ever,
+// not only while the server remembers ids. It needs
 //
-//   - the last message of each subject: a stream of the limits policy whose limits never remove a
-//     subject's last message. Where it was removed, by age, by an operator or by a work queue's
-//     consumer, the server's deduplication by Nats-Msg-Id remains, for the stream's Duplicates, 2
-//     minutes by default;
-//   - one relay to a subject: positions are compared within a category and a relay. Two relays that
-//     send different messages of one category to one subject would take each other's for their own;
-//   - the same database. A database that was restored to an earlier time gives positions again:
-//     after that a relay sends to another stream, or under another [SinkConfig.Prefix]. A message
-//     with the position of another is noticed, one with a lower position is not.
+//   - the last message of each subject: a stream of the limits policy, with limits that never
+//     remove a subject's last message. If it was removed, by age, by an operator or by a work
+//     queue's consumer, only the server's deduplication by Nats-Msg-Id remains, for the stream's
+//     Duplicates, 2 minutes by default;
+//   - one relay per subject: positions are compared within a category and a relay. If two relays
+//     send different messages of one category to one subject, each would take the other's messages
+//     for its own;
+//   - the same database. A database that was restored to an earlier time uses positions again, so a
+//     relay must then send to another stream, or under another [SinkConfig.Prefix]. The sink
+//     notices a message with the position of another, but not a message with a lower position.
 //
-// A relay of another name sends messages again, and the stream has them: nothing changes. To have a
-// stream filled again, purge it first, and wait for its Duplicates. A stream that is deleted and
-// made again has the messages that are sent next.
+// A relay of another name sends all messages again, but the stream has them already: nothing
+// changes. To fill a stream again, purge it first, and wait for its Duplicates. If a stream is
+// deleted and made again, it gets the messages that are sent next.
 //
 // # Promises of the receiver
 //
-// A message is acknowledged only after the function has returned nil, and the server confirms it.
-// So it is received at least once; with an inbox its effect is there once. A message that is
-// refused, since no inbox takes it for instance, is recorded first: see [NewReceiver]. Run ends
-// when the stream or the consumer is deleted; call it again, and it goes on with a consumer of the
-// same name that was made in its place.
+// The receiver acknowledges a message only after the function has returned nil, and the server
+// confirms it. So a message is received at least once; with an inbox it takes effect once. A
+// refused message, such as a request that no inbox takes, is recorded first: see [NewReceiver]. Run
+// ends when the stream or the consumer is deleted; call it again to go on with a new consumer of
+// the same name.
 //
-// Positions in the log, and errors, name subjects, which hold keys; never data, nor the URL of a
-// server.
+// Logs and errors name subjects, which hold keys; never data, nor the URL of a server.
 package natsbroker

@@ -6,13 +6,12 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// A ForeignMessageError says that no relay of the same category and database has sent the last
-// message of a subject. The message that was to be sent is dead: behind a message of another origin
-// the sink cannot tell whether the stream has it. It is retried after that message was deleted from
-// the stream, or the topic was changed.
+// A ForeignMessageError says that the last message of a subject is not from a relay of the same
+// category and database. The message to send is dead, because the sink cannot tell whether the
+// stream has it. Delete the foreign message from the stream, or change the topic, and retry it.
 type ForeignMessageError struct {
 	Subject  string
-	Sequence uint64 // of the last message, in its stream
+	Sequence uint64 // of the subject's last message, in its stream
 	Reason   string
 }
 
@@ -21,5 +20,5 @@ func (e *ForeignMessageError) Error() string {
 	return fmt.Sprintf("the last message of subject %s, at sequence %d, is foreign: %s", e.Subject, e.Sequence, e.Reason)
 }
 
-// Unwrap has the message parked.
+// Unwrap returns a disposition that parks the message.
 func (*ForeignMessageError) Unwrap() error { return failure.Parked }

@@ -23,38 +23,36 @@ import (
 )
 
 const (
-	// fetchWait is how long a request for a message waits at the server.
+	// fetchWait is how long a request for a message waits in the server.
 	fetchWait = 5 * time.Second
 
 	// maxReason bounds the text of an error that is sent to the server.
 	maxReason = 256
 )
 
-// ReceiverConfig changes how a receiver works. Nil means all defaults.
+// ReceiverConfig configures a receiver. nil means the defaults.
 type ReceiverConfig struct {
-	// Concurrency is how many messages are passed to the function at a time: 1 to 1024. Only with 1
-	// do the messages come in their order, and a message that is delivered again comes later also
-	// then, unless the consumer's MaxAckPending is 1.
+	// Concurrency is how many messages the function handles at a time: 1 to 1024. Messages come in
+	// order only with 1; and even then a redelivered message comes later, unless the consumer's
+	// MaxAckPending is 1.
 	//
 	// Defaults to 1.
 	Concurrency int
 
-	// MaxDelay bounds the pause before a message is delivered again, but not one of
-	// handler.RetryAfter. The pause begins with 100 ms, and grows with each delivery: 100 ms to 24
-	// h.
+	// MaxDelay bounds the pause before a message is delivered again: 100 ms to 24 h. The pause
+	// begins with 100 ms and grows with each delivery. It does not bound handler.RetryAfter.
 	//
 	// Defaults to 1 min.
 	MaxDelay time.Duration
 
-	// Attempts is the number of deliveries, as the server counts them, after which a message whose
-	// function fails is parked: 1 to 1,000,000. The consumer's MaxDeliver is higher, or -1: a
-	// message that the server delivers no more is recorded nowhere.
+	// Attempts is the number of deliveries, counted by the server, after which a failing message is
+	// parked: 1 to 1,000,000. The consumer's MaxDeliver must be higher, or -1: if the server stops
+	// delivering a message, it is recorded nowhere.
 	//
-	// Defaults to no bound.
+	// Defaults to 0: no bound.
 	Attempts int
 
-	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1
-	// h.
+	// Grace is how long messages in work may take after ctx of Run is done: 1 ms to 1 h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -66,32 +64,32 @@ type ReceiverConfig struct {
 }
 
 // A Receiver passes the messages of a JetStream consumer to a function. Its methods are safe for
-// concurrent use, but it runs once at a time. There is nothing to close.
+// concurrent use, but only one Run at a time is allowed. There is nothing to close.
 type Receiver struct {
 	engine   *receiving.Receiver[jetstream.Msg]
 	consumer jetstream.Consumer
 }
 
-// ErrRunning is returned by a Run while another goes on.
+// ErrRunning is returned by Run when the receiver is already running.
 var ErrRunning = receiving.ErrRunning
 
 // NewReceiver returns a receiver that passes each message of c to f, and acknowledges it after f
-// has returned nil. It waits until the server has confirmed that. If the confirmation is lost, the
-// message may come again.
+// has returned nil. The receiver waits until the server has confirmed that. If the confirmation is
+// lost, the message may come again.
 //
-// After an error of f the message is delivered again, after a pause, unless the error carries a
-// disposition. With handler.RetryAfter it is delivered again after that time, and with handler.Skip
-// it is logged, counted and acknowledged. With handler.Park and handler.Refuse, and after
-// [ReceiverConfig.Attempts], it is parked: park records it, such as by [inbox.Inbox.Refuse], and
-// then the server is told not to deliver it again. After an error of park, whatever its
-// disposition, it is delivered again. A panic of f or park is an error. While either takes longer
-// than half of the consumer's AckWait the server is told that the message is in work.
+// If f returns an error without a disposition, the message is delivered again after a pause. With
+// handler.RetryAfter it is delivered again after that time; with handler.Skip it is logged, counted
+// and acknowledged. With handler.Park or handler.Refuse, or after [ReceiverConfig.Attempts], it is
+// parked: park records it, for example by [inbox.Inbox.Refuse], and then the server stops
+// delivering it. If park returns any error, the message is delivered again. A panic of f or park
+// counts as an error. While f or park takes longer than half of the consumer's AckWait, the
+// receiver tells the server that the message is in progress.
 //
-// The consumer is a pull consumer with explicit acknowledgements. A message is asked for only when
-// f is free.
+// The consumer must be a pull consumer with explicit acknowledgements. The receiver requests a
+// message only when f is free.
 //
-// The error has all mistakes in the arguments together: errors that match
-// [messagestore.ErrInvalid]. NewReceiver calls no server.
+// The error joins all mistakes in the arguments; each matches [messagestore.ErrInvalid].
+// NewReceiver calls no server.
 func NewReceiver(
 	c jetstream.Consumer, f func(ctx context.Context, m jetstream.Msg) error,
 	park func(ctx context.Context, m jetstream.Msg, reason error) error, config *ReceiverConfig,
@@ -118,19 +116,19 @@ func mistakes(c jetstream.Consumer) []error {
 
 // ReceiverStats are a receiver's counts since [NewReceiver].
 type ReceiverStats struct {
-	Acked   int64 // messages whose acknowledgement the server confirmed
+	Acked   int64 // messages acknowledged, and confirmed by the server
 	Delayed int64 // failures after which a message is delivered again
 	Parked  int64 // messages that are recorded and not delivered again
-	Skipped int64 // messages that were passed over, and whose acknowledgement the server confirmed
+	Skipped int64 // messages skipped, acknowledged, and confirmed by the server
 }
 
-// Stats returns the counts of this moment.
+// Stats returns the current counts.
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to
-// [ReceiverConfig.Grace] for those in work, cancels their context and returns nil. It returns an
-// error only if the consumer or its stream was deleted, the connection was closed, or the receiver
-// runs already ([ErrRunning]). It waits for a server that is away.
+// [ReceiverConfig.Grace] for the messages in work, cancels their context and returns nil. It
+// returns an error only if the consumer or its stream was deleted, the connection was closed, or
+// the receiver runs already ([ErrRunning]). It waits while the server is away.
 func (r *Receiver) Run(ctx context.Context) error {
 	return r.engine.Run(ctx, func(fetching, working context.Context, stop context.CancelFunc) error {
 		failures := make([]error, r.engine.Concurrency)
@@ -169,7 +167,7 @@ func (r *Receiver) work(fetching, working context.Context) error {
 	return nil
 }
 
-// receive passes a message to the function, and tells the server what came of it.
+// receive passes a message to the function, and tells the server the outcome.
 func (r *Receiver) receive(ctx context.Context, m jetstream.Msg) {
 	d := delivery{m}
 	again, ended := r.engine.Handle(ctx, d, d.Times(), r.half())
@@ -197,7 +195,7 @@ func (r *Receiver) half() time.Duration {
 	return max(wait/2, time.Millisecond)
 }
 
-// A delivery is a message as the engine of all receivers has it.
+// A delivery is a message, for package receiving.
 type delivery struct{ jetstream.Msg }
 
 func (d delivery) Message() jetstream.Msg { return d.Msg }
@@ -228,12 +226,12 @@ func reason(err error) string {
 }
 
 // Request returns m as a request for an inbox. Its ID is the header Nats-Msg-Id, or dibs-id. Its
-// source is the text that is given, or, if that is empty, the subject without its last token, which
-// is the key's.
+// source is the given text or, if that is empty, the subject without its last token, which is the
+// key.
 //
-// A message that no inbox takes is refused, by handler.Refuse, with an error that matches
-// [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large. The request is then what there is
-// of it, for [inbox.Inbox.Refuse].
+// If no inbox can take the message, because it has no ID, or its data are not JSON or too large,
+// the error is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]. The request
+// then has the parts that exist, for [inbox.Inbox.Refuse].
 func Request(m jetstream.Msg, source string) (inbox.Request, error) {
 	if source == "" {
 		source = m.Subject()

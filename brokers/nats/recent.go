@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// A recent remembers the values of the keys that were used last, up to a bound. It is safe for
+// A recent keeps the values of the most recently used keys, up to a bound. It is safe for
 // concurrent use.
 type recent[K comparable, V any] struct {
 	most int

@@ -21,7 +21,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
-// HeaderGlobalPosition is the header with a message's global position, beside the headers of
+// HeaderGlobalPosition is the header with a message's global position, in addition to
 // [outbox.Message.Headers]. It grows from message to message of a subject.
 const HeaderGlobalPosition = "dibs-global-position"
 
@@ -30,26 +30,27 @@ const (
 	maxStream   = 255
 	maxRemember = 1 << 20
 
-	// maxTopics bounds the streams of topics that are remembered.
+	// maxTopics is for how many topics the stream is remembered.
 	maxTopics = 1024
 
-	// maxConflicts is how often a message is published against the subject's last message before it
-	// waits for the relay's next attempt: another program is publishing.
+	// maxConflicts is how many conflicts with the subject's last message one attempt allows. After
+	// that another program is probably publishing, and the message waits for the relay's next
+	// attempt.
 	maxConflicts = 4
 
 	errCodeHeaderTooLarge jetstream.ErrorCode = 10097
 )
 
-// SinkConfig changes how a sink publishes. Nil means all defaults.
+// SinkConfig configures a sink. nil means the defaults.
 type SinkConfig struct {
-	// Prefix is a subject of up to 255 bytes with which the subjects of all messages begin, such as
+	// Prefix is a subject of up to 255 bytes at the beginning of all messages' subjects, such as
 	// "bank.events".
 	//
-	// Defaults to none.
+	// Defaults to no prefix.
 	Prefix string
 
-	// Stream is the JetStream stream that has the subjects. A message is then refused where another
-	// stream has them.
+	// Stream is the JetStream stream that has the subjects. If it is set and another stream has a
+	// message's subject, the message is refused.
 	//
 	// Defaults to the stream that the server names for the subject.
 	Stream string
@@ -59,9 +60,9 @@ type SinkConfig struct {
 	// Defaults to 5 s.
 	Timeout time.Duration
 
-	// Remember is the number of subjects whose last sequence is remembered: 1 to 1,048,576. For any
-	// other a message is published as the first of its subject; if the server refuses it, the last
-	// message is read.
+	// Remember is for how many subjects the last sequence is remembered: 1 to 1,048,576. On any
+	// other subject the sink first publishes a message as the subject's first, and if the server
+	// refuses that, it reads the last message.
 	//
 	// Defaults to 65,536.
 	Remember int
@@ -71,7 +72,7 @@ type SinkConfig struct {
 // connection.
 type Sink struct {
 	js     jetstream.JetStream
-	async  jetstream.JetStream // over the same connection: what has no answer in Timeout is waited for no more
+	async  jetstream.JetStream // over the same connection; it stops waiting for an answer after Timeout
 	config SinkConfig
 
 	last    *recent[string, last]             // by subject
@@ -85,19 +86,19 @@ var _ outbox.BatchSink = (*Sink)(nil)
 // A last is the last message of a subject.
 type last struct {
 	sequence uint64
-	global   messagestore.GlobalPosition // -1 if there is none
+	global   messagestore.GlobalPosition // -1 if the subject has no message
 }
 
-// NewSink returns a sink that publishes over js. A message is taken when the stream has stored it.
+// NewSink returns a sink that publishes with js. A message is taken when the stream has stored it.
 // The package comment has the promises.
 //
-// A message that is too large for the server or the stream, or whose subject is longer than
-// [MaxSubjectBytes], is refused, by handler.Refuse, and one is parked if the last message of its
-// subject is not of this outbox ([*ForeignMessageError]): it is dead, and holds its key. After any
+// If a message is too large for the server or the stream, or its subject is longer than
+// [MaxSubjectBytes], it is refused, by handler.Refuse. If the last message of its subject is not
+// from this outbox, it is parked ([*ForeignMessageError]): it is dead, and holds its key. After any
 // other error it is sent again: no stream has the subject, no connection, no answer.
 //
-// The error has all mistakes in the arguments together: errors that match
-// [messagestore.ErrInvalid]. NewSink calls no server.
+// The error joins all mistakes in the arguments; each matches [messagestore.ErrInvalid]. NewSink
+// calls no server.
 func NewSink(js jetstream.JetStream, config *SinkConfig) (*Sink, error) {
 	s := &Sink{js: js}
 	if config != nil {
@@ -150,17 +151,16 @@ func isNil(i any) bool {
 // SinkStats are a sink's counts since [NewSink].
 type SinkStats struct {
 	Published int64 // messages that the server stored
-	Present   int64 // messages that the stream had
-	Conflicts int64 // answers that a subject had gone on
+	Present   int64 // messages that the stream had already
+	Conflicts int64 // answers that a subject had moved on
 }
 
-// Stats returns the counts of this moment.
+// Stats returns the current counts.
 func (s *Sink) Stats() SinkStats {
 	return SinkStats{s.published.Load(), s.present.Load(), s.conflicts.Load()}
 }
 
-// SendAll publishes the messages without waiting for one before the next, and then waits for the
-// answers.
+// SendAll publishes all messages, and then waits for the answers.
 func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error {
 	answers := make([]error, len(messages))
 	if ctx == nil {
@@ -175,7 +175,7 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 	for i, m := range messages {
 		began[i] = s.begin(m)
 	}
-	var rest sync.WaitGroup // of the messages whose answer decides nothing yet
+	var rest sync.WaitGroup // for the messages with an answer that does not decide yet
 	for i, m := range messages {
 		done, err := s.end(within, &began[i])
 		if answers[i] = err; !done {
@@ -188,16 +188,16 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 	return answers
 }
 
-// A publication is a message that was published, and whose answer is waited for.
+// A publication is a published message that waits for its answer.
 type publication struct {
 	message *outbox.Message
 	subject string
-	guessed bool                   // that the subject has no message
+	guessed bool                   // a guess that the subject has no message
 	answer  jetstream.PubAckFuture // nil if it was not published
 	err     error                  // why not
 }
 
-// begin publishes m if what its subject has is remembered, or can be guessed.
+// begin publishes m if the last message of its subject is remembered or can be guessed.
 func (s *Sink) begin(m *outbox.Message) (p publication) {
 	if p.message = m; m == nil || m.Message == nil {
 		return p
@@ -216,7 +216,8 @@ func (s *Sink) begin(m *outbox.Message) (p publication) {
 	return p
 }
 
-// end waits for the answer to a message, and reports whether that decides what becomes of it.
+// end waits for the answer to a message, and reports whether the answer decides the message's
+// outcome.
 func (s *Sink) end(ctx context.Context, p *publication) (decides bool, err error) {
 	if p.err == nil && p.answer == nil {
 		return false, nil
@@ -240,10 +241,10 @@ func (s *Sink) end(ctx context.Context, p *publication) (decides bool, err error
 	return true, err
 }
 
-// Send publishes m, unless the stream has it.
+// Send publishes m, unless the stream has it already.
 func (s *Sink) Send(ctx context.Context, m *outbox.Message) error { return s.sendAlone(ctx, m, true) }
 
-// sendAlone publishes m. It may guess what the subject has, if it is to.
+// sendAlone publishes m. With guess it may guess that the subject is empty.
 func (s *Sink) sendAlone(ctx context.Context, m *outbox.Message, guess bool) error {
 	switch {
 	case ctx == nil:
@@ -289,9 +290,9 @@ func (s *Sink) send(ctx context.Context, subject string, m *outbox.Message, gues
 	return fmt.Errorf("the subject goes on: %w", conflict)
 }
 
-// expected returns the last message that a subject is expected to have, and whether that is a
-// guess: that it has none. The server refuses m if it has another, and then it is read. It reports
-// false where it has to be read before.
+// expected returns the expected last message of a subject, and whether it is a guess that the
+// subject is empty. If it is wrong, the server refuses m, and the last message is read. is is false
+// if the last message must be read first.
 func (s *Sink) expected(subject string, m *outbox.Message, guess bool) (before last, guessed, is bool) {
 	before, known := s.last.get(subject)
 	if known {
@@ -302,11 +303,11 @@ func (s *Sink) expected(subject string, m *outbox.Message, guess bool) (before l
 	return last{global: -1}, guessed, guessed
 }
 
-// settle takes in the server's answer to m, and reports whether it decides what becomes of m: it
-// does not if the subject's last message is another one.
+// settle handles the server's answer to m, and reports whether it decides the outcome of m: it does
+// not if the subject's last message is not the expected one.
 func (s *Sink) settle(subject string, m *outbox.Message, ack *jetstream.PubAck, err error) (decides bool, _ error) {
 	switch {
-	case err == nil && ack.Duplicate: // by its id; the sequence is not the subject's last, perhaps
+	case err == nil && ack.Duplicate: // by its id; perhaps the sequence is not the subject's last
 		s.last.drop(subject)
 		s.present.Add(1)
 		return true, nil
@@ -322,16 +323,16 @@ func (s *Sink) settle(subject string, m *outbox.Message, ack *jetstream.PubAck, 
 	return false, err
 }
 
-// conflict takes in that a subject's last message was not the expected one.
+// conflict handles the answer that a subject's last message is not the expected one.
 func (s *Sink) conflict(m *outbox.Message, guessed bool) {
 	if !guessed {
 		s.conflicts.Add(1)
-		s.streams.drop(m.Topic) // another stream has the subject, perhaps
+		s.streams.drop(m.Topic) // perhaps another stream has the subject
 	}
 }
 
-// prepare returns m as it is published behind the message of its subject that has a sequence, 0 for
-// none.
+// prepare returns m for publishing after the message of its subject with this sequence, or 0 for an
+// empty subject.
 func (s *Sink) prepare(subject string, m *outbox.Message, sequence uint64) *nats.Msg {
 	own := m.Headers()
 	header, values := make(nats.Header, len(own)+4), make([]string, 0, len(own)+4)
@@ -352,7 +353,7 @@ func (s *Sink) prepare(subject string, m *outbox.Message, sequence uint64) *nats
 	return &nats.Msg{Subject: subject, Header: header, Data: m.Body().Data}
 }
 
-// read returns the last message of m's subject, if it is one of m's outbox.
+// read returns the last message of m's subject, if it is from m's outbox.
 func (s *Sink) read(ctx context.Context, subject string, m *outbox.Message) (last, error) {
 	stream, err := s.stream(ctx, m.Topic, subject)
 	if err != nil {
@@ -382,7 +383,7 @@ func (s *Sink) read(ctx context.Context, subject string, m *outbox.Message) (las
 	return last{found.Sequence, messagestore.GlobalPosition(global)}, nil
 }
 
-// categoryOf returns the category of m as its headers have it.
+// categoryOf returns the category in the headers of m.
 func categoryOf(m *outbox.Message) string {
 	category, _, _ := strings.Cut(m.Headers()[outbox.HeaderStream], "-")
 	return category
@@ -408,14 +409,13 @@ func (s *Sink) stream(ctx context.Context, topic, subject string) (jetstream.Str
 	return stream, nil
 }
 
-// wrongSequence reports whether the server says that a subject's last message is not the expected
-// one.
+// wrongSequence reports whether err means that a subject's last message is not the expected one.
 func wrongSequence(err error) bool {
 	e, is := errors.AsType[*jetstream.APIError](err)
 	return is && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// refusal returns a refusal, if a message will never be taken.
+// refusal returns err as a refusal if the message will never be taken.
 func refusal(err error) error {
 	if errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) || errors.Is(err, nats.ErrBadHeaderMsg) {
 		return handler.Refuse(err)

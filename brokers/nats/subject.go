@@ -12,16 +12,15 @@ import (
 )
 
 // MaxSubjectBytes bounds the subject of a message. A server takes subjects of up to some 4,000
-// bytes. Only a topic of a relay's own can be so long: a category and a key always fit.
+// bytes. Only a relay's Topic can make it longer: a category and a key always fit.
 const MaxSubjectBytes = 2048
 
-// emptyToken stands for an empty text. It has no digits behind the percent sign, as no other token
-// has.
+// emptyToken stands for an empty text. No other token has a percent sign without digits.
 const emptyToken = "%"
 
-// Escape writes a text as one token of a subject. ASCII letters and digits, and - _ : + stay, and
-// every other byte is percent-encoded. Nothing becomes a single percent sign. Different texts have
-// different tokens.
+// Escape returns a text as one token of a subject. ASCII letters and digits, and - _ : + stay, and
+// every other byte is percent-encoded. The empty text becomes a single percent sign. Different
+// texts have different tokens.
 func Escape(text string) string {
 	if text == "" {
 		return emptyToken
@@ -44,8 +43,8 @@ func plain(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_:+", c) >= 0
 }
 
-// Unescape returns the text that [Escape] wrote as token. The error matches
-// [messagestore.ErrInvalid].
+// Unescape reverses [Escape]. The error matches [messagestore.ErrInvalid] if token is not from
+// Escape.
 func Unescape(token string) (string, error) {
 	if token == emptyToken {
 		return "", nil

@@ -13,7 +13,7 @@ import (
 
 const (
 	// dialWithin bounds a call of the dial function, and the first requests over a connection: a
-	// broker that starts takes connections before it answers.
+	// starting broker accepts connections before it answers.
 	dialWithin = 10 * time.Second
 
 	// closeWithin bounds the wait for the broker to end a connection.
@@ -24,8 +24,8 @@ const (
 
 var errNoConnection = errors.New("dial returned no connection")
 
-// dialed returns a connection of dial, or an error when ctx is done or dial has taken too long. A
-// connection that comes later is closed.
+// dialed returns a connection from dial, or an error when ctx is done or dial takes too long. It
+// closes a connection that comes later.
 func dialed(ctx context.Context, dial func(ctx context.Context) (*amqp.Connection, error)) (*amqp.Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()
@@ -53,19 +53,19 @@ func dialed(ctx context.Context, dial func(ctx context.Context) (*amqp.Connectio
 	}
 }
 
-// within asks the broker something over a connection, which is closed if that takes too long.
+// within calls ask, and closes the connection if that takes too long.
 func within(conn *amqp.Connection, ask func() error) error {
 	tooLong := time.AfterFunc(dialWithin, func() { closeConnection(conn) })
 	defer tooLong.Stop()
 	return ask()
 }
 
-// closeConnection ends a connection: the broker has then all that was sent over it.
+// closeConnection ends a connection after the broker has received everything that was sent.
 func closeConnection(conn *amqp.Connection) {
-	_ = failure.Call(func() error { return conn.CloseDeadline(time.Now().Add(closeWithin)) }) // it is closed in any case
+	_ = failure.Call(func() error { return conn.CloseDeadline(time.Now().Add(closeWithin)) }) // it is closed even after an error
 }
 
-// endOf returns why a channel has ended, which is in closes.
+// endOf returns the reason why a channel has ended, from closes.
 func endOf(closes <-chan *amqp.Error) error {
 	if e := <-closes; e != nil {
 		return e

@@ -24,38 +24,37 @@
 //
 // A message goes to [SinkConfig.Exchange], with its topic as the routing key: its category, unless
 // the relay's Topic says otherwise. It is persistent and mandatory, its message id is dibs-id, and
-// it has the headers of [outbox.Message.Headers]. Exchanges, queues and bindings have to be there:
-// the sink declares none.
+// it has the headers of [outbox.Message.Headers]. Exchanges, queues and bindings must exist: the
+// sink does not declare them.
 //
-// Each queue that the exchange routes to has each message at least once, and the first copies of
-// the messages of a key in their order: the relay sends the next one of a key only when the broker
-// has confirmed the one before. It needs
+// Each queue that the exchange routes to gets each message at least once, and the first copies of a
+// key's messages in order: the relay sends the next message of a key only when the broker has
+// confirmed the previous one. It needs
 //
-//   - one way for the messages of a key: a routing key that is the same for all of them. To spread
-//     keys over several queues take an exchange of consistent hashing whose hash-header is
-//     dibs-stream, which the messages of a key have alike;
-//   - durable queues that keep what they have confirmed: of the type quorum in a cluster. A queue
-//     that loses its node, overflows by drop-head, or lets messages expire loses messages that were
-//     confirmed.
+//   - one route for the messages of a key: the same routing key for all of them. To spread keys
+//     over several queues use a consistent hashing exchange with the hash-header dibs-stream, which
+//     is the same for all messages of a key;
+//   - durable queues that keep confirmed messages: in a cluster, quorum queues. A queue that loses
+//     its node, overflows by drop-head, or lets messages expire loses confirmed messages.
 //
-// After a crash, a lost connection, or a confirmation that did not come in time, a message is sent
-// again: a receiver deduplicates by dibs-id, as an inbox does.
+// After a crash or a lost connection, or if the confirmation does not come in time, a message is
+// sent again: receivers must deduplicate by dibs-id, like an inbox.
 //
 // # Promises of the receiver
 //
-// A message is acknowledged only after the function has returned nil. So it is received at least
-// once; with an inbox its effect is there once. A refused message, such as a request that no inbox
-// takes, is recorded first: see [NewReceiver]. Messages of one key, which is in the header
-// dibs-stream, come in order while one receiver of the queue runs, also behind a message that
-// fails; after the receiver's end, a lost connection, and among several receivers, a message may
-// come behind a later one. A queue with x-single-active-consumer gives its messages to one of
+// The receiver acknowledges a message only after the function has returned nil. So a message is
+// received at least once; with an inbox it takes effect once. A refused message, such as a request
+// that no inbox takes, is recorded first: see [NewReceiver]. While one receiver of the queue runs,
+// messages of one key, which is in the header dibs-stream, come in order, even if one of them
+// fails. After the receiver's end or a lost connection, and with several receivers, a message may
+// come after a later one. A queue with x-single-active-consumer sends its messages to one of
 // several receivers.
 //
-// The broker closes the channel of a receiver that has not acknowledged a message for
-// consumer_timeout, 30 minutes by default: all that it has in hand comes again then. A queue of the
-// type quorum counts deliveries, of the messages that a receiver only had in hand, too, and drops a
-// message after x-delivery-limit, which is 20 by default from RabbitMQ 4 on: such a message is
-// recorded nowhere. Set it to -1 where it is supported, or give the queue a dead-letter exchange.
+// If a receiver has not acknowledged a message for consumer_timeout, 30 minutes by default, the
+// broker closes its channel, and all messages in hand come again. A quorum queue counts deliveries,
+// even of messages that a receiver only had in hand, and drops a message after x-delivery-limit, 20
+// by default since RabbitMQ 4: such a message is recorded nowhere. Set it to -1 if the broker
+// supports that, or give the queue a dead-letter exchange.
 //
-// Log and errors name exchanges, queues and routing keys, never data, nor the URL of a broker.
+// Logs and errors name exchanges, queues and routing keys, never data, nor the URL of a broker.
 package rabbitbroker

@@ -20,37 +20,36 @@ const maxPrefetch = 65_535
 
 var errCancelled = errors.New("the broker has ended the consumer: the queue was deleted, or its node is gone")
 
-// ReceiverConfig changes how a receiver works. Nil means all defaults.
+// ReceiverConfig configures a receiver. nil means the defaults.
 type ReceiverConfig struct {
-	// Concurrency is how many messages are passed to the function at a time, each of another key: 1
-	// to 1024.
+	// Concurrency is how many messages, of different keys, the function handles at a time: 1 to
+	// 1024.
 	//
 	// Defaults to 1.
 	Concurrency int
 
-	// Prefetch is how many messages the receiver has in hand, in work, ready or to come again:
-	// Concurrency to 65,535. Other receivers of the queue do not get these, and while all of them
+	// Prefetch is how many messages the receiver has in hand (in work, ready or to come again):
+	// Concurrency to 65,535. Other receivers of the queue do not get them, and while all of them
 	// fail no other message comes.
 	//
 	// Defaults to 256, or to Concurrency if that is more.
 	Prefetch int
 
-	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter.
-	// The pause begins with 100 ms, and grows with each failure: 100 ms to 24 h. The broker's
-	// consumer_timeout ends a longer one.
+	// MaxDelay bounds the pause before a message comes again: 100 ms to 24 h. The pause begins with
+	// 100 ms and grows with each failure. It does not bound handler.RetryAfter. The broker's
+	// consumer_timeout ends a longer pause.
 	//
 	// Defaults to 1 min.
 	MaxDelay time.Duration
 
-	// Attempts is the number of calls of the function, in one receiver and over one connection,
-	// after which a message that fails is parked: 1 to 1,000,000. Another receiver begins at 1: the
-	// broker counts what was only in hand, too.
+	// Attempts is the number of failed calls of the function, in one receiver and over one
+	// connection, after which a message is parked: 1 to 1,000,000. Another receiver begins at 1,
+	// because the broker's count includes deliveries that were only in hand.
 	//
-	// Defaults to no bound.
+	// Defaults to 0: no bound.
 	Attempts int
 
-	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1
-	// h.
+	// Grace is how long messages in work may take after ctx of Run is done: 1 ms to 1 h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -62,7 +61,7 @@ type ReceiverConfig struct {
 }
 
 // A Receiver passes the messages of a queue to a function. Its methods are safe for concurrent use,
-// but it runs once at a time. There is nothing to close.
+// but only one Run at a time is allowed. There is nothing to close.
 type Receiver struct {
 	engine   *receiving.Receiver[amqp.Delivery]
 	dial     func(ctx context.Context) (*amqp.Connection, error)
@@ -70,25 +69,25 @@ type Receiver struct {
 	prefetch int
 }
 
-// ErrRunning is returned by a Run while another goes on.
+// ErrRunning is returned by Run when the receiver is already running.
 var ErrRunning = receiving.ErrRunning
 
 // NewReceiver returns a receiver that passes each message of a queue to f, and acknowledges it
-// after f has returned nil. If the connection is lost before, the message comes again. Run has a
-// connection of dial for itself, as [NewSink] does, and closes it. The queue has to be there: the
-// receiver declares none.
+// after f has returned nil. If the connection is lost before that, the message comes again. Run
+// uses its own connection from dial, like [NewSink], and closes it. The queue must exist: the
+// receiver does not declare it.
 //
-// After an error of f the message comes again, after a pause, unless the error carries a
-// disposition: meanwhile messages of its key wait, and others go on, until the receiver has
-// [ReceiverConfig.Prefetch] in hand. With handler.RetryAfter it comes again after that time, and
-// with handler.Skip it is logged, counted and acknowledged. With handler.Park and handler.Refuse,
-// and after [ReceiverConfig.Attempts], it is parked: park records it, such as by
-// [inbox.Inbox.Refuse], and then it is acknowledged. After an error of park, whatever its
-// disposition, it comes again. A panic of f or park is an error. The receiver alone acknowledges:
-// the methods of an [amqp.Delivery] that f and park get return errors.
+// If f returns an error without a disposition, the message comes again after a pause. Meanwhile
+// messages of its key wait, and others go on until the receiver has [ReceiverConfig.Prefetch] in
+// hand. With handler.RetryAfter it comes again after that time; with handler.Skip it is logged,
+// counted and acknowledged. With handler.Park or handler.Refuse, or after
+// [ReceiverConfig.Attempts], it is parked: park records it, for example by [inbox.Inbox.Refuse],
+// and then it is acknowledged. If park returns any error, the message comes again. A panic of f or
+// park counts as an error. Only the receiver acknowledges: in f and park the methods of the
+// [amqp.Delivery] return errors.
 //
-// The error has all mistakes in the arguments together: errors that match
-// [messagestore.ErrInvalid]. NewReceiver calls no broker.
+// The error joins all mistakes in the arguments; each matches [messagestore.ErrInvalid].
+// NewReceiver calls no broker.
 func NewReceiver(
 	dial func(ctx context.Context) (*amqp.Connection, error), queue string, f func(ctx context.Context, m amqp.Delivery) error,
 	park func(ctx context.Context, m amqp.Delivery, reason error) error, config *ReceiverConfig,
@@ -119,19 +118,19 @@ func NewReceiver(
 
 // ReceiverStats are a receiver's counts since [NewReceiver].
 type ReceiverStats struct {
-	Acked   int64 // messages whose acknowledgement was sent
+	Acked   int64 // messages that were acknowledged
 	Delayed int64 // failures after which a message comes again
 	Parked  int64 // messages that are recorded and do not come again
-	Skipped int64 // messages that were passed over, and whose acknowledgement was sent
+	Skipped int64 // messages that were skipped and acknowledged
 }
 
-// Stats returns the counts of this moment.
+// Stats returns the current counts.
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to
-// [ReceiverConfig.Grace] for those in work, cancels their context, closes its connection, by which
-// the others go back to the queue, and returns nil. It waits for a broker that is away, a queue
-// that is missing and a login that is refused, and logs each failure.
+// [ReceiverConfig.Grace] for the messages in work, cancels their context, closes its connection,
+// which returns the others to the queue, and returns nil. If the broker is away, the queue is
+// missing or the login is refused, it logs the failure and tries again.
 //
 // It returns an error only if the receiver runs already ([ErrRunning]).
 func (r *Receiver) Run(ctx context.Context) error {
@@ -157,7 +156,7 @@ func (n *fetcher) fetch(ctx context.Context) error {
 	for failed := 1; ; failed++ {
 		came, err := n.consume(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the receiver was told to stop
+			return nil //nolint:nilerr // ctx is done: the receiver must stop
 		}
 		if came {
 			failed = 1
@@ -166,8 +165,8 @@ func (n *fetcher) fetch(ctx context.Context) error {
 	}
 }
 
-// consume puts messages on the desk until ctx is done or its connection ends. It reports whether
-// one came.
+// consume puts messages on the desk until ctx is done or its connection ends. It reports whether a
+// message came.
 func (n *fetcher) consume(ctx context.Context) (came bool, err error) {
 	conn, err := dialed(ctx, n.dial)
 	if err != nil {
@@ -203,7 +202,7 @@ func (n *fetcher) consume(ctx context.Context) (came bool, err error) {
 	for {
 		select {
 		case <-ctx.Done():
-			_ = channel.Cancel(tag, true) // what the broker has sent already goes back with the connection
+			_ = channel.Cancel(tag, true) // messages that the broker has already sent go back with the connection
 			return came, nil
 		case m, open := <-messages:
 			if !open {
@@ -220,7 +219,7 @@ func (n *fetcher) consume(ctx context.Context) (came bool, err error) {
 	}
 }
 
-// A delivery is a message as the engine of all receivers has it.
+// A delivery is a message, for package receiving.
 type delivery struct {
 	conn    *amqp.Connection
 	queue   string
@@ -242,11 +241,11 @@ func (d *delivery) Ack(context.Context) error { return d.message.Ack(false) }
 func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx) }
 
 // Request returns m as a request for an inbox. Its ID is the header dibs-id, or the message id. Its
-// source is the text that is given, or, if that is empty, the routing key.
+// source is the given text or, if that is empty, the routing key.
 //
-// A message that no inbox takes is refused, by handler.Refuse, with an error that matches
-// [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large. The request is then what there is
-// of it, for [inbox.Inbox.Refuse].
+// If no inbox can take the message, because it has no ID, or its data are not JSON or too large,
+// the error is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]. The request
+// then has the parts that exist, for [inbox.Inbox.Refuse].
 func Request(m amqp.Delivery, source string) (inbox.Request, error) {
 	id, _ := m.Headers[outbox.HeaderID].(string)
 	return receiving.Request(cmp.Or(id, m.MessageId), "header "+outbox.HeaderID, cmp.Or(source, m.RoutingKey), m.Body)

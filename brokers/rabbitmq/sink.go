@@ -19,18 +19,18 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
-// ErrSinkClosed is the error of a Send after [Sink.Close].
+// ErrSinkClosed is returned by Send after [Sink.Close].
 var ErrSinkClosed = errors.New("the sink is closed")
 
 var errNack = errors.New("the broker did not take the message (nack): a queue is full, or could not store it")
 
-// A ReturnedError says that the broker has returned a message: its exchange routes it to no queue.
-// The message is sent again.
+// A ReturnedError says that the broker has returned a message, because its exchange does not route
+// it to any queue. The message is sent again.
 type ReturnedError struct {
 	Exchange   string
 	RoutingKey string
-	Code       uint16 // of the broker, such as 312
-	Reason     string // of the broker, such as NO_ROUTE
+	Code       uint16 // the broker's, such as 312
+	Reason     string // the broker's, such as NO_ROUTE
 }
 
 // Error names the exchange and the routing key.
@@ -38,37 +38,37 @@ func (e *ReturnedError) Error() string {
 	return fmt.Sprintf("exchange %q returned the message with routing key %s: %d %s", e.Exchange, e.RoutingKey, e.Code, e.Reason)
 }
 
-// SinkConfig changes how a sink sends. Nil means all defaults.
+// SinkConfig configures a sink. nil means the defaults.
 type SinkConfig struct {
-	// Exchange is the exchange that messages are published to: up to 255 bytes.
+	// Exchange is the exchange for all messages: up to 255 bytes.
 	//
-	// Defaults to the default exchange of RabbitMQ, which routes to the queue whose name is the
-	// routing key.
+	// Defaults to the default exchange of RabbitMQ, which routes to the queue named by the routing
+	// key.
 	Exchange string
 
-	// Timeout bounds one attempt to send a message: 1 ms to 1 h. A message that was not confirmed
-	// by then may have been taken all the same.
+	// Timeout bounds one attempt to send a message: 1 ms to 1 h. The broker may have taken the
+	// message even if it was not confirmed by then.
 	//
 	// Defaults to 10 s.
 	Timeout time.Duration
 }
 
-// A Sink publishes messages over one channel of one connection, each confirmed by the broker,
-// several in flight. It is safe for concurrent use. [Sink.Close] closes its connection.
+// A Sink publishes messages over one channel of one connection, several at a time; the broker
+// confirms each. It is safe for concurrent use. [Sink.Close] closes the connection.
 type Sink struct {
 	dial   func(ctx context.Context) (*amqp.Connection, error)
 	config SinkConfig
 
 	mu        sync.Mutex
 	publisher *publisher      // the last one, which may have ended
-	opening   *opening        // the one that is under way
+	opening   *opening        // the attempt that is under way
 	closing   context.Context //nolint:containedctx // of the sink's life
 	close     context.CancelFunc
 
 	published atomic.Int64
 }
 
-// An opening is an attempt to have a publisher, which all who send wait for.
+// An opening is an attempt to make a publisher; all calls of Send wait for it.
 type opening struct {
 	done chan struct{}
 	err  error // set before done is closed
@@ -76,18 +76,18 @@ type opening struct {
 
 var _ outbox.Sink = (*Sink)(nil)
 
-// NewSink returns a sink that publishes over connections of dial. It is called by the first Send,
-// and again by a Send after a connection has ended; its context ends after 30 s, or with
-// [Sink.Close]. The sink owns the connection. A connection of dial has no recovery of its own
-// ([amqp.Config]). The package comment has the promises.
+// NewSink returns a sink that publishes over connections from dial. The first Send calls dial, and
+// so does a Send after a connection has ended; dial's context ends after 30 s, or with
+// [Sink.Close]. The sink owns the connection, which must not recover itself ([amqp.Config]). The
+// package comment has the promises.
 //
-// A message whose topic is longer than 255 bytes, or that is larger than the broker's
-// max_message_size, is refused, by handler.Refuse. After any other error it is sent again: a
-// message that was returned ([*ReturnedError]) or not taken (nack), no such exchange, no
+// If a message's topic is longer than 255 bytes, or the message is larger than the broker's
+// max_message_size, it is refused, by handler.Refuse. After any other error it is sent again: the
+// message was returned ([*ReturnedError]) or not taken (nack), the exchange does not exist, no
 // connection, no confirmation.
 //
-// The error has all mistakes in the arguments together: errors that match
-// [messagestore.ErrInvalid]. NewSink calls no broker.
+// The error joins all mistakes in the arguments; each matches [messagestore.ErrInvalid]. NewSink
+// calls no broker.
 func NewSink(dial func(ctx context.Context) (*amqp.Connection, error), config *SinkConfig) (*Sink, error) {
 	s := &Sink{dial: dial}
 	if config != nil {
@@ -116,11 +116,10 @@ type SinkStats struct {
 	Published int64 // messages that the broker has confirmed
 }
 
-// Stats returns the counts of this moment.
+// Stats returns the current counts.
 func (s *Sink) Stats() SinkStats { return SinkStats{s.published.Load()} }
 
-// Close closes the connection, within 5 s. A Send that goes on, and each later one, returns an
-// error.
+// Close closes the connection, within 5 s. A Send under way, and every later one, returns an error.
 func (s *Sink) Close() {
 	s.close()
 	s.mu.Lock()
@@ -154,7 +153,7 @@ func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 	return nil
 }
 
-// current returns the publisher, and has one opened if there is none.
+// current returns the publisher, and opens one if necessary.
 func (s *Sink) current(ctx context.Context) (*publisher, error) {
 	for {
 		s.mu.Lock()
@@ -201,7 +200,7 @@ func (s *Sink) open(o *opening) {
 		s.publisher = p
 	}
 	if before != nil && err == nil {
-		go closeConnection(before.conn) // its channel has ended, or the sink
+		go closeConnection(before.conn) // its channel, or the sink, has ended
 	}
 	close(o.done)
 }
@@ -220,28 +219,28 @@ func (s *Sink) publishing(m *outbox.Message) *publishing {
 	}
 }
 
-// A publishing is a message on its way.
+// A publishing is a message on its way to the broker.
 type publishing struct {
 	exchange, key string
 	message       amqp.Publishing
 
-	written      chan error // nil: it has a confirmation
+	written      chan error // receives nil when the message has a confirmation
 	confirmation *amqp.DeferredConfirmation
 	returned     *ReturnedError // guarded by the publisher's mu
 }
 
-// A publisher has a channel in confirm mode, until that ends.
+// A publisher is a channel in confirm mode, until it ends.
 type publisher struct {
 	conn    *amqp.Connection
 	channel *amqp.Channel
 	write   chan *publishing
 	look    chan chan struct{} // an answer follows when all returns before it are known
 	ended   chan struct{}      // closed when the channel has ended
-	err     error              // why it has; set before ended is closed
+	err     error              // why it has ended; set before ended is closed
 
 	mu       sync.Mutex
 	inFlight map[string][]*publishing // by message id
-	blocked  string                   // why the broker takes no messages for now
+	blocked  string                   // why the broker does not accept messages now
 }
 
 func openPublisher(ctx context.Context, dial func(ctx context.Context) (*amqp.Connection, error)) (*publisher, error) {
@@ -267,7 +266,7 @@ func openPublisher(ctx context.Context, dial func(ctx context.Context) (*amqp.Co
 	return p, nil
 }
 
-// watch notes what the broker tells beside confirmations, until the channel ends.
+// watch records everything except confirmations that the broker sends, until the channel ends.
 func (p *publisher) watch(returns <-chan amqp.Return, closes <-chan *amqp.Error, blocks <-chan amqp.Blocking) {
 	for {
 		select {
@@ -306,13 +305,13 @@ func (p *publisher) watch(returns <-chan amqp.Return, closes <-chan *amqp.Error,
 func (p *publisher) returned(r amqp.Return) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, one := range p.inFlight[r.MessageId] { // several only if a message is sent twice at a time
+	for _, one := range p.inFlight[r.MessageId] { // several only if a message is sent twice at the same time
 		one.returned = &ReturnedError{r.Exchange, r.RoutingKey, r.ReplyCode, r.ReplyText}
 	}
 }
 
-// writeAll publishes messages one after the other: a call may wait for the network, which heeds no
-// context.
+// writeAll publishes messages one after the other, in its own goroutine, because a call may wait
+// for the network and ignores contexts.
 func (p *publisher) writeAll() {
 	for {
 		select {
@@ -377,8 +376,8 @@ func (p *publisher) forget(id string, one *publishing) {
 	}
 }
 
-// answer returns the error of a message whose confirmation has come. The broker returns a message
-// before it confirms it, and the client passes both on in that order.
+// answer returns the error of a confirmed message. The broker returns a message before it confirms
+// it, and the client passes on both in that order.
 func (p *publisher) answer(one *publishing) error {
 	if one.confirmation.Acked() {
 		seen := make(chan struct{})
@@ -386,7 +385,7 @@ func (p *publisher) answer(one *publishing) error {
 		case p.look <- seen:
 			<-seen
 		case <-p.ended:
-			return p.err // it is not known whether it was returned
+			return p.err // nobody knows whether it was returned
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -398,14 +397,14 @@ func (p *publisher) answer(one *publishing) error {
 	if !p.channel.IsClosed() {
 		return errNack
 	}
-	<-p.ended // without an answer to this one
+	<-p.ended // the channel ended without a confirmation
 	return refusal(p.err, len(one.message.Body))
 }
 
 var tooLarge = regexp.MustCompile(`message size (\d+) is larger than`)
 
-// refusal returns a refusal, if the channel was ended because of a message that is too large, and
-// this one is no smaller.
+// refusal returns a refusal if the channel was ended because a message was too large, and this one
+// is at least as large.
 func refusal(err error, size int) error {
 	var e *amqp.Error
 	if !errors.As(err, &e) || e.Code != amqp.PreconditionFailed {

@@ -20,44 +20,44 @@
 //
 // # Promises of the sink
 //
-// A message goes to the stream that is named after its topic, which is its category unless the
-// relay's Topic says otherwise. Its entry has the headers of [outbox.Message.Headers] as fields,
-// and its data as the field [FieldData].
+// A message goes to the stream named after its topic, which is its category unless the relay's
+// Topic says otherwise. Its entry has the headers of [outbox.Message.Headers] as fields, and its
+// data as the field [FieldData].
 //
-// The stream has each message once, and the messages of a key in their order, however often they
-// are sent and whichever relay sends them, also where entries were trimmed: a hash beside the
-// stream has the global position of the last message of each key, and one script compares it and
-// adds the entry. It needs
+// The stream gets each message once, and the messages of a key in order, however often they are
+// sent and whichever relay sends them, even if entries were trimmed: a hash next to the stream has
+// the global position of each key's last message, and one script compares it and adds the entry. It
+// needs
 //
-//   - the hash: its name is that of the stream in braces, and ":dibs-sent". It has some 150 bytes
-//     for each key. To have a stream filled again, delete both and run a relay of another name;
-//   - the same database. A database that was restored to an earlier time gives positions again:
-//     after that a relay sends to another stream, under another [SinkConfig.Prefix]. A message with
-//     the position of another is noticed ([*ForeignMessageError]), one with a lower position is
-//     not;
-//   - a Redis that loses nothing. With appendfsync always an entry that was added survives the
-//     server's end. With everysec the last second may be lost, hash and entries alike, and a
-//     failover loses the entries that no replica had: the relay has passed these messages. A relay
-//     of another name sends them again, and the stream takes, of each key, those behind the last
-//     one that it has;
+//   - the hash: its name is the stream's name in braces, and ":dibs-sent". It has some 150 bytes
+//     for each key. To fill a stream again, delete both and run a relay of another name;
+//   - the same database. A database that was restored to an earlier time uses positions again, so a
+//     relay must then send to another stream, under another [SinkConfig.Prefix]. The sink notices a
+//     message with the position of another ([*ForeignMessageError]), but not a message with a lower
+//     position;
+//   - a Redis that loses nothing. With appendfsync always an added entry survives the server's end.
+//     With everysec the last second may be lost, hash and entries alike, and a failover loses the
+//     entries that no replica had: the relay does not send these messages again. A relay of another
+//     name does, and the stream takes, for each key, the messages after the last that it has;
 //   - maxmemory-policy noeviction.
 //
-// The sink trims no stream. XTRIM removes entries also if a group has not read them.
+// The sink does not trim streams. XTRIM removes entries even if a group has not read them.
 //
 // # Promises of the receiver
 //
-// An entry is acknowledged only after the function has returned nil. So it is received at least
-// once; with an inbox its effect is there once. A refused message, such as a request that no inbox
-// takes, is recorded first: see [NewReceiver]. Messages of one key, which is in the field
-// dibs-stream, come in order while one receiver of the group runs, also behind a message that
-// fails; after the receiver's end, and among several receivers, an entry may come behind a later
-// one. An entry that was trimmed or deleted before it was delivered is not received.
+// The receiver acknowledges an entry only after the function has returned nil. So an entry is
+// received at least once; with an inbox it takes effect once. A refused message, such as a request
+// that no inbox takes, is recorded first: see [NewReceiver]. While one receiver of the group runs,
+// messages of one key, which is in the field dibs-stream, come in order, even if one of them fails.
+// After the receiver's end, and with several receivers, an entry may come after a later one. An
+// entry that was trimmed or deleted before it was delivered is not received.
 //
-// A stream that is deleted has what is sent and received next: the sink and the receiver make it
-// again, and the group with it.
+// If a stream is deleted, the sink and the receiver make it again, with the group, for the messages
+// that are sent next.
 //
-// All receivers of a group have one consumer's name, so nothing is left behind by a process that
-// ends: its entries go to another when they were not extended for [ReceiverConfig.Lease].
+// All receivers of a group have the same consumer name, so a process that ends leaves nothing
+// behind: its entries go to another receiver when they were not extended for
+// [ReceiverConfig.Lease].
 //
-// Log and errors name streams, never data. Redis 6.2 or later, for XAUTOCLAIM.
+// Logs and errors name streams, never data. The package needs Redis 6.2 or later, for XAUTOCLAIM.
 package redisbroker

@@ -21,47 +21,46 @@ import (
 )
 
 const (
-	// consumerName is that of all receivers of a group: XAUTOCLAIM and XACK do not ask which
-	// consumer has an entry.
+	// consumerName is the consumer name of all receivers of a group: XAUTOCLAIM and XACK do not
+	// depend on which consumer has an entry.
 	consumerName = "dibs"
 
-	// window bounds the entries that a receiver has in hand: in work, ready, or to come again.
+	// window is how many entries a receiver has in hand, at most: in work, ready, or to come again.
 	window = 1024
 
-	// readWait is how long a read waits at the server, also after the receiver was told to stop: an
-	// entry that the server gives out meanwhile must arrive.
+	// readWait is how long a read waits in the server, even if the receiver must stop: an entry
+	// that the server delivers meanwhile must arrive.
 	readWait = 500 * time.Millisecond
 )
 
-// ReceiverConfig changes how a receiver works. Nil means all defaults.
+// ReceiverConfig configures a receiver. nil means the defaults.
 type ReceiverConfig struct {
-	// Concurrency is how many messages are passed to the function at a time, each of another key: 1
-	// to 1024.
+	// Concurrency is how many messages, of different keys, the function handles at a time: 1 to
+	// 1024.
 	//
 	// Defaults to 1.
 	Concurrency int
 
-	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter.
-	// The pause begins with 100 ms, and grows with each failure: 100 ms to 24 h.
+	// MaxDelay bounds the pause before a message comes again: 100 ms to 24 h. The pause begins with
+	// 100 ms and grows with each failure. It does not bound handler.RetryAfter.
 	//
 	// Defaults to 1 min.
 	MaxDelay time.Duration
 
-	// Attempts is the number of deliveries after which a message whose function fails is parked: 1
-	// to 1,000,000. Deliveries to receivers that have ended count.
+	// Attempts is the number of deliveries after which a failing message is parked: 1 to 1,000,000.
+	// Deliveries to receivers that have ended count too.
 	//
-	// Defaults to no bound.
+	// Defaults to 0: no bound.
 	Attempts int
 
-	// Lease is how long an entry stays with a receiver that does not extend it. Receivers extend
-	// all entries that they have, three times in that time: 1 s to 1 h. Those of a group have the
-	// same.
+	// Lease is how long an entry stays with a receiver that does not extend it: 1 s to 1 h.
+	// Receivers extend all their entries three times in that time. All receivers of a group must
+	// have the same Lease.
 	//
 	// Defaults to 30 s.
 	Lease time.Duration
 
-	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1
-	// h.
+	// Grace is how long messages in work may take after ctx of Run is done: 1 ms to 1 h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -73,7 +72,7 @@ type ReceiverConfig struct {
 }
 
 // A Receiver passes the entries of a stream to a function. Its methods are safe for concurrent use,
-// but it runs once at a time. There is nothing to close.
+// but only one Run at a time is allowed. There is nothing to close.
 type Receiver struct {
 	engine        *receiving.Receiver[redis.XMessage]
 	client        redis.UniversalClient
@@ -81,23 +80,22 @@ type Receiver struct {
 	lease         time.Duration
 }
 
-// ErrRunning is returned by a Run while another goes on.
+// ErrRunning is returned by Run when the receiver is already running.
 var ErrRunning = receiving.ErrRunning
 
-// NewReceiver returns a receiver that passes each entry of a stream to f, once to one receiver of
-// the group, and acknowledges it after f has returned nil. If the acknowledgement is lost, the
-// message may come again. The client is as that of [NewSink].
+// NewReceiver returns a receiver that passes each entry of a stream to f, in one receiver of the
+// group, and acknowledges it after f has returned nil. If the acknowledgement is lost, the message
+// may come again. The conditions for the client are those of [NewSink].
 //
-// After an error of f the message comes again, after a pause, unless the error carries a
-// disposition: meanwhile messages of its key wait, and others go on, until the receiver has 1,024
-// in hand. With handler.RetryAfter it comes again after that time, and with handler.Skip it is
-// logged, counted and acknowledged. With handler.Park and handler.Refuse, and after
-// [ReceiverConfig.Attempts], it is parked: park records it, such as by [inbox.Inbox.Refuse], and
-// then it is acknowledged. After an error of park, whatever its disposition, it comes again. A
-// panic of f or park is an error.
+// If f returns an error without a disposition, the message comes again after a pause. Meanwhile
+// messages of its key wait, and others go on until the receiver has 1,024 in hand. With
+// handler.RetryAfter it comes again after that time; with handler.Skip it is logged, counted and
+// acknowledged. With handler.Park or handler.Refuse, or after [ReceiverConfig.Attempts], it is
+// parked: park records it, for example by [inbox.Inbox.Refuse], and then it is acknowledged. If
+// park returns any error, the message comes again. A panic of f or park counts as an error.
 //
-// The error has all mistakes in the arguments together: errors that match
-// [messagestore.ErrInvalid]. NewReceiver calls no server.
+// The error joins all mistakes in the arguments; each matches [messagestore.ErrInvalid].
+// NewReceiver calls no server.
 func NewReceiver(
 	client redis.UniversalClient, stream, group string, f func(ctx context.Context, m redis.XMessage) error,
 	park func(ctx context.Context, m redis.XMessage, reason error) error, config *ReceiverConfig,
@@ -137,21 +135,21 @@ func (r *Receiver) mistakes() (all []error) {
 
 // ReceiverStats are a receiver's counts since [NewReceiver].
 type ReceiverStats struct {
-	Acked   int64 // messages whose acknowledgement the server confirmed
+	Acked   int64 // messages acknowledged, and confirmed by the server
 	Delayed int64 // failures after which a message comes again
 	Parked  int64 // messages that are recorded and do not come again
-	Skipped int64 // messages that were passed over, and whose acknowledgement the server confirmed
+	Skipped int64 // messages skipped, acknowledged, and confirmed by the server
 }
 
-// Stats returns the counts of this moment.
+// Stats returns the current counts.
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to
-// [ReceiverConfig.Grace] for those in work, cancels their context, gives the others back and
-// returns nil. It makes the stream and the group if they are missing, and the group begins with the
-// stream's first entry. It waits for a server that is away.
+// [ReceiverConfig.Grace] for the messages in work, cancels their context, gives the others back and
+// returns nil. It makes the stream and the group if they are missing; the group begins with the
+// stream's first entry. It waits while the server is away.
 //
-// It returns an error only if the client was closed, the key is no stream, or the receiver runs
+// It returns an error only if the client was closed, the key is not a stream, or the receiver runs
 // already ([ErrRunning]).
 func (r *Receiver) Run(ctx context.Context) error {
 	return r.engine.Run(ctx, func(fetching, working context.Context, stop context.CancelFunc) error {
@@ -205,7 +203,7 @@ func (n *fetcher) fetch(ctx context.Context) error {
 		case errors.Is(err, redis.ErrClosed), redis.HasErrorPrefix(err, "WRONGTYPE"):
 			return err
 		default:
-			ready = false // the stream was deleted, or the server has lost the group, perhaps
+			ready = false // perhaps the stream was deleted, or the server has lost the group
 			failed++
 			n.engine.Unasked(ctx, failed, err)
 		}
@@ -220,7 +218,7 @@ func (n *fetcher) makeGroup(ctx context.Context) error {
 	return err
 }
 
-// read takes entries that no receiver of the group has had.
+// read takes entries that no receiver of the group has had yet.
 func (n *fetcher) read(ctx context.Context, room int) error {
 	streams, err := n.client.XReadGroup(ctx, &redis.XReadGroupArgs{
 		Group: n.group, Consumer: consumerName, Streams: []string{n.stream, ">"}, Count: int64(room), Block: readWait,
@@ -239,7 +237,7 @@ func (n *fetcher) read(ctx context.Context, room int) error {
 	return nil
 }
 
-// claim takes entries whose lease is over, and that this receiver does not have itself.
+// claim takes entries with a lease that is over, unless this receiver has them itself.
 func (n *fetcher) claim(ctx context.Context, room int) error {
 	from := cmp.Or(n.next, "0-0")
 	messages, next, err := n.client.XAutoClaim(ctx, &redis.XAutoClaimArgs{
@@ -260,7 +258,7 @@ func (n *fetcher) claim(ctx context.Context, room int) error {
 	pending, err := n.client.XPendingExt(ctx, &redis.XPendingExtArgs{
 		Stream: n.stream, Group: n.group, Start: messages[0].ID, End: messages[len(messages)-1].ID, Count: 10_000,
 	}).Result()
-	if err != nil { // they are claimed, and go on without the number of their deliveries
+	if err != nil { // they are claimed, and go on without their number of deliveries
 		n.engine.Logger.Warn().Str("error", text.Log(err)).Msg("the server was not asked how often messages were delivered")
 	}
 	for _, p := range pending {
@@ -280,7 +278,7 @@ func (n *fetcher) put(m redis.XMessage, times int) {
 	n.desk.Put(&delivery{n.Receiver, m, times}, key, keyed)
 }
 
-// extend keeps the entries that the receiver has until ctx is done.
+// extend extends the entries that the receiver has, until ctx is done.
 func (n *fetcher) extend(ctx context.Context) {
 	tick := time.NewTicker(n.lease / 3)
 	defer tick.Stop()
@@ -297,8 +295,8 @@ func (n *fetcher) extend(ctx context.Context) {
 		if len(ids) == 0 {
 			continue
 		}
-		// Without an idle time to look at it takes each, and makes its idle time 0. An entry that
-		// was acknowledged meanwhile stays so.
+		// Without a minimum idle time this claims each entry, and sets its idle time to 0. It does
+		// not affect an entry that was acknowledged meanwhile.
 		call, cancel := context.WithTimeout(ctx, n.lease/3)
 		err := n.client.XClaimJustID(call, &redis.XClaimArgs{Stream: n.stream, Group: n.group, Consumer: consumerName, Messages: ids}).Err()
 		cancel()
@@ -312,8 +310,8 @@ func (n *fetcher) extend(ctx context.Context) {
 	}
 }
 
-// giveBack has the entries that were not handled go to another receiver at once: it makes them idle
-// for as long as a lease.
+// giveBack lets another receiver take the unhandled entries at once, by setting their idle time to
+// a whole lease.
 func (n *fetcher) giveBack(left []*delivery) {
 	if len(left) == 0 {
 		return
@@ -330,7 +328,7 @@ func (n *fetcher) giveBack(left []*delivery) {
 	}
 }
 
-// A delivery is an entry as the engine of all receivers has it.
+// A delivery is an entry, for package receiving.
 type delivery struct {
 	r       *Receiver
 	message redis.XMessage
@@ -354,13 +352,13 @@ func (d *delivery) Ack(ctx context.Context) error {
 
 func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx) }
 
-// Request returns m as a request for an inbox. Its ID is the field dibs-id, its data are the field
-// [FieldData].
+// Request returns m as a request for an inbox. Its ID is the field dibs-id, and its data are the
+// field [FieldData].
 //
-// A message that no inbox takes is refused, by handler.Refuse, with an error that matches
-// [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large. The request is then what there is
-// of it, for [inbox.Inbox.Refuse]. An entry without the field of data is refused too; its data are
-// then the JSON of all its fields.
+// If no inbox can take the message, because it has no ID, or its data are not JSON or too large,
+// the error is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]. The request
+// then has the parts that exist, for [inbox.Inbox.Refuse]. An entry without the field of data is
+// refused too; its data are then the JSON of all its fields.
 func Request(m redis.XMessage, source string) (inbox.Request, error) {
 	id, _ := m.Values[outbox.HeaderID].(string)
 	data, has := m.Values[FieldData].(string)

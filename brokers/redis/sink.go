@@ -20,16 +20,15 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
-// FieldData is the field of an entry with a message's data, beside the headers of
-// [outbox.Message.Headers].
+// FieldData is the field with a message's data, in addition to [outbox.Message.Headers].
 const FieldData = "data"
 
 // FieldGlobalPosition is the field with a message's global position. It grows from message to
 // message of a key.
 const FieldGlobalPosition = "dibs-global-position"
 
-// MaxStreamBytes bounds the name of a stream. Only a topic of a relay's own can be so long: a
-// category always fits.
+// MaxStreamBytes bounds the name of a stream. Only a relay's Topic can make it longer: a category
+// always fits.
 const MaxStreamBytes = 2048
 
 const maxPrefix = 255
@@ -39,8 +38,8 @@ var appendLua string
 
 var appendScript = redis.NewScript(appendLua)
 
-// A ForeignMessageError says that the last message of a key has the global position of the message
-// that was to be sent, and another id: it is of another database, or of a time that the database
+// A ForeignMessageError says that the last message of a key has the same global position as the
+// message to send, and another id: it is from another database, or from a time that the database
 // has lost. The message is parked.
 type ForeignMessageError struct {
 	Stream string
@@ -53,15 +52,14 @@ func (e *ForeignMessageError) Error() string {
 	return fmt.Sprintf("stream %s has message %s at the global position of the message that is sent", e.Stream, e.ID)
 }
 
-// Unwrap has the message parked.
+// Unwrap returns a disposition that parks the message.
 func (*ForeignMessageError) Unwrap() error { return failure.Parked }
 
-// SinkConfig changes how a sink sends. Nil means all defaults.
+// SinkConfig configures a sink. nil means the defaults.
 type SinkConfig struct {
-	// Prefix is a text of up to 255 bytes with which the names of all streams begin, such as
-	// "bank:".
+	// Prefix is a text of up to 255 bytes at the beginning of all streams' names, such as "bank:".
 	//
-	// Defaults to none.
+	// Defaults to no prefix.
 	Prefix string
 
 	// Timeout bounds one attempt to send messages: 1 ms to 1 h.
@@ -80,17 +78,17 @@ type Sink struct {
 
 var _ outbox.BatchSink = (*Sink)(nil)
 
-// NewSink returns a sink over client: a [*redis.Client] or a [*redis.ClusterClient] whose options
-// have ContextTimeoutEnabled, without which a call would outlast its context. The package comment
-// has the promises.
+// NewSink returns a sink over client: a [*redis.Client] or a [*redis.ClusterClient] with the option
+// ContextTimeoutEnabled, without which a call would outlast its context. The package comment has
+// the promises.
 //
-// A message whose stream's name is longer than [MaxStreamBytes], or that is larger than the
-// server's proto-max-bulk-len, 512 MiB by default, is refused, by handler.Refuse. One with the
-// position of another message is parked ([*ForeignMessageError]). After any other error it is sent
-// again: no connection, no answer, no memory, a key that is no stream.
+// If the name of a message's stream is longer than [MaxStreamBytes], or the message is larger than
+// the server's proto-max-bulk-len, 512 MiB by default, it is refused, by handler.Refuse. If another
+// message has its position, it is parked ([*ForeignMessageError]). After any other error it is sent
+// again: no connection, no answer, no memory, the key is not a stream.
 //
-// The error has all mistakes in the arguments together: errors that match
-// [messagestore.ErrInvalid]. NewSink calls no server.
+// The error joins all mistakes in the arguments; each matches [messagestore.ErrInvalid]. NewSink
+// calls no server.
 func NewSink(client redis.UniversalClient, config *SinkConfig) (*Sink, error) {
 	s := &Sink{client: client}
 	if config != nil {
@@ -131,13 +129,13 @@ func clientRule(client redis.UniversalClient) string {
 // SinkStats are a sink's counts since [NewSink].
 type SinkStats struct {
 	Added   int64 // messages that were added to a stream
-	Present int64 // messages that a stream has had
+	Present int64 // messages that a stream already had
 }
 
-// Stats returns the counts of this moment.
+// Stats returns the current counts.
 func (s *Sink) Stats() SinkStats { return SinkStats{s.added.Load(), s.present.Load()} }
 
-// Send adds m to its stream, unless the stream has had it.
+// Send adds m to its stream, unless the stream already had it.
 func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 	return s.SendAll(ctx, []*outbox.Message{m})[0]
 }
@@ -157,7 +155,7 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 		return appendScript.EvalSha(ctx, p, keys, args...)
 	})
 	unknown := func(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
-	if slices.ContainsFunc(answers, unknown) { // the server has begun anew, and does not know the script
+	if slices.ContainsFunc(answers, unknown) { // the server has restarted, and does not know the script
 		s.send(ctx, messages, answers, func(p redis.Pipeliner, keys []string, args []any) *redis.Cmd {
 			return appendScript.Eval(ctx, p, keys, args...)
 		})
@@ -170,8 +168,8 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 	return answers
 }
 
-// send sets the answers of the messages that have none yet, or whose script the server did not
-// know.
+// send sets the answers of the messages that have no answer yet, or failed because the server did
+// not know the script.
 func (s *Sink) send(ctx context.Context, messages []*outbox.Message, answers []error, call func(redis.Pipeliner, []string, []any) *redis.Cmd) {
 	calls := make([]*redis.Cmd, len(messages))
 	_, _ = s.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each call has its error
@@ -199,7 +197,7 @@ func (s *Sink) send(ctx context.Context, messages []*outbox.Message, answers []e
 	}
 }
 
-// answer returns the error of a call of the script.
+// answer returns the error of a script's call.
 func (s *Sink) answer(c *redis.Cmd, m *outbox.Message) error {
 	entry, err := c.Text()
 	switch {
@@ -220,18 +218,18 @@ func (s *Sink) answer(c *redis.Cmd, m *outbox.Message) error {
 func (s *Sink) streamOf(m *outbox.Message) string { return s.config.Prefix + m.Topic }
 
 // positionsOf returns the name of the hash with the positions of a stream's keys. In a cluster it
-// is on the stream's node: a part in braces decides, and the whole name where there is none.
+// is on the stream's node, which the part of a name in braces determines, or else the whole name.
 func positionsOf(stream string) string {
 	if open := strings.IndexByte(stream, '{'); open >= 0 && strings.IndexByte(stream[open:], '}') > 1 {
 		return stream + ":dibs-sent"
 	}
 	if strings.IndexByte(stream, '}') >= 0 || stream == "" {
-		return stream + ":dibs-sent" // no name in braces stands for it: it is for one server
+		return stream + ":dibs-sent" // no name in braces can stand for it, so this is for a single server
 	}
 	return "{" + stream + "}:dibs-sent"
 }
 
-// arguments returns those of the script for m.
+// arguments returns the arguments of the script for m.
 func arguments(m *outbox.Message) []any {
 	headers := m.Headers()
 	position := strconv.FormatInt(int64(m.GlobalPosition), 10)

@@ -7,8 +7,8 @@
 //
 // [Middleware] makes a span for each delivery. Its parent is the span in which the message, or the
 // command that it follows, was written: the trace travels in the message's metadata, as W3C Trace
-// Context. [Trace] puts it there, where a message begins a chain; [Follow] where a handler writes
-// another.
+// Context. Put it there with [Trace] for a message that begins a chain, and with [Follow] in a
+// handler that writes another message.
 //
 // # Spans
 //
@@ -18,15 +18,15 @@
 //
 // # Metrics
 //
-// Of [Middleware]: dibs.consumer.duration, a histogram in seconds, with dibs.category,
+// [Middleware] has dibs.consumer.duration, a histogram in seconds, with dibs.category,
 // dibs.consumer, dibs.type, and dibs.outcome, which is handled or failed.
 //
-// Of [Observe], with dibs.category and dibs.consumer: the counters dibs.consumer.handled, failed,
+// [Observe] has, with dibs.category and dibs.consumer, the counters dibs.consumer.handled, failed,
 // retried, parked, skipped and store_errors, of this process; and the gauges dibs.consumer.lag
 // (messages), dibs.consumer.lag_seconds, dibs.consumer.dead_letters, dibs.consumer.members and
 // dibs.consumer.members_gone, of the whole group.
 //
-// Of [ObserveQueues], with dibs.category and dibs.queue, for all queues, relays and sagas of the
-// store: the gauges dibs.queue.open, waiting, out, later, due, held, suspended, dead,
+// [ObserveQueues] has, with dibs.category and dibs.queue, for all queues, relays and sagas of the
+// store, the gauges dibs.queue.open, waiting, out, later, due, held, suspended, dead,
 // oldest_seconds, sessions and paused. A saga's queue has the name of its category.
 package dibsotel

@@ -19,7 +19,7 @@ import (
 
 const scope = "github.com/dibs-go/dibs/observe/dibsotel"
 
-// Config says where spans and metrics go. A nil *Config is a good one.
+// Config says where spans and metrics go. nil means the defaults.
 type Config struct {
 	// Tracers defaults to the global provider.
 	Tracers trace.TracerProvider
@@ -42,8 +42,7 @@ func (c *Config) meter() metric.Meter {
 	return c.Meters.Meter(scope)
 }
 
-// Middleware returns a middleware that makes a span for each message, and measures how long it
-// takes.
+// Middleware returns a middleware that makes a span for each message and measures its duration.
 func Middleware(config *Config) handler.Middleware {
 	duration, err := config.meter().Float64Histogram("dibs.consumer.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long handlers took."))
@@ -100,7 +99,7 @@ const (
 	traceState  = "tracestate"
 )
 
-// extract returns ctx with the trace of m, unless ctx is in one.
+// extract returns ctx with the trace of m, unless ctx already has a trace.
 func extract(ctx context.Context, m *messagestore.Message) context.Context {
 	parent, state := m.Metadata.Trace()
 	if parent == "" || trace.SpanContextFromContext(ctx).IsValid() {
@@ -110,8 +109,8 @@ func extract(ctx context.Context, m *messagestore.Message) context.Context {
 }
 
 // Trace returns body with the trace of ctx in its metadata. An [messagestore.Envelope] keeps its id
-// and the rest of its metadata. Without a trace in ctx the body comes back as an envelope that is
-// otherwise as it was.
+// and the rest of its metadata. Without a trace in ctx it returns body in an envelope, otherwise
+// unchanged.
 func Trace(ctx context.Context, body messagestore.Body) messagestore.Envelope {
 	e, ok := body.(messagestore.Envelope)
 	if !ok {
@@ -125,8 +124,8 @@ func Trace(ctx context.Context, body messagestore.Body) messagestore.Envelope {
 	return e
 }
 
-// Follow is [messagestore.Follow], with the span of ctx as the parent of what is done with the
-// message. Without it, that is the span in which the cause was written.
+// Follow is [messagestore.Follow], but makes the span of ctx the parent of the message's spans.
+// With messagestore.Follow the parent is the span in which the cause was written.
 func Follow(ctx context.Context, cause *messagestore.Message, body messagestore.Body) messagestore.Envelope {
 	return Trace(ctx, messagestore.Follow(cause, body))
 }

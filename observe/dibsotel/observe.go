@@ -14,13 +14,13 @@ import (
 	"github.com/dibs-go/dibs/observe/internal/readings"
 )
 
-// lagTimeout bounds the questions to the store in one collection.
+// lagTimeout bounds the queries to the store in one collection.
 const lagTimeout = 5 * time.Second
 
-// Observe has the counts of consumers, and their lag, collected whenever the meter's reader asks.
-// The lag costs some queries of the store for each category; if they fail, the collection goes on
-// without the gauges, and the error is the meter's. The function that it returns ends that; the
-// error is a mistake in the arguments, or the meter's.
+// Observe registers the counts and the lag of consumers for collection by the meter's reader. The
+// lag costs some queries of the store for each category; if they fail, the collection goes on
+// without the gauges, and the meter reports the error. Call stop to unregister. The error is a
+// mistake in the arguments, or the meter's.
 func Observe(store *messagestore.Store, config *Config, consumers ...*consumer.Consumer) (stop func(), err error) {
 	if store == nil || len(consumers) == 0 || slices.Contains(consumers, nil) {
 		return nil, fmt.Errorf("observe: %w", messagestore.NewInvalidError("consumers", len(consumers), "there is a store, and at least one consumer, and none is nil"))
@@ -91,7 +91,7 @@ func Observe(store *messagestore.Store, config *Config, consumers ...*consumer.C
 	if err != nil {
 		return nil, fmt.Errorf("observe: %w", err)
 	}
-	return func() { _ = registered.Unregister() }, nil // it fails for nothing
+	return func() { _ = registered.Unregister() }, nil // Unregister does not fail
 }
 
 func of(c *consumer.Consumer) metric.ObserveOption {

@@ -11,15 +11,15 @@ import (
 	"github.com/dibs-go/dibs/observe/internal/readings"
 )
 
-// ObserveQueues has it collected how all queues, relays and sagas of the store stand that were ever
-// worked on, those of other processes too: one process that does it is enough. A collection asks
-// the store by one call, for at most 5 seconds, and not within 10 seconds of the last call: then it
-// has the numbers of that. After an error there are no numbers until the store has answered again,
-// and the error is the meter's.
+// ObserveQueues registers gauges for all queues, relays and sagas of the store that were ever
+// worked on, also by other processes: it is enough to call it in one process. A collection makes
+// one call of the store, of at most 5 seconds; within 10 seconds after a call it returns the same
+// numbers again. After an error there are no numbers until the store answers again, and the meter
+// reports the error.
 //
-// The function that it returns ends that. For a store that is nil or has no driver the error
-// matches [messagestore.ErrInvalid], and [messagestore.ErrNotSupported] for a driver that keeps no
-// queues; else it is the meter's.
+// Call stop to unregister. The error matches [messagestore.ErrInvalid] if store is nil or has no
+// driver, and [messagestore.ErrNotSupported] if the driver does not keep queues; otherwise it is
+// the meter's.
 func ObserveQueues(store *messagestore.Store, config *Config) (stop func(), err error) {
 	reader, err := readings.NewQueueReader(store)
 	if err != nil {
@@ -48,5 +48,5 @@ func ObserveQueues(store *messagestore.Store, config *Config) (stop func(), err 
 	if err != nil {
 		return nil, fmt.Errorf("observe queues: %w", err)
 	}
-	return func() { _ = registered.Unregister() }, nil // it fails for nothing
+	return func() { _ = registered.Unregister() }, nil // Unregister does not fail
 }

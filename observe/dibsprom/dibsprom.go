@@ -10,7 +10,7 @@
 // With the labels category and consumer, of this process: dibs_handled_total, dibs_failed_total,
 // dibs_retried_total, dibs_parked_total, dibs_skipped_total and dibs_store_errors_total. Of the
 // whole group: dibs_lag_messages, dibs_lag_seconds, dibs_dead_letters, dibs_members and
-// dibs_members_gone. And dibs_store_up, which is 0 if the store could not be asked for these.
+// dibs_members_gone. And dibs_store_up, which is 0 if these could not be read from the store.
 //
 // Of [Collector.Middleware]: the histogram dibs_delivery_seconds with the labels category,
 // consumer, type, and outcome, which is handled or failed.
@@ -19,7 +19,7 @@
 // store: the gauges dibs_queue_open, dibs_queue_waiting, dibs_queue_out, dibs_queue_later,
 // dibs_queue_due, dibs_queue_held, dibs_queue_suspended, dibs_queue_dead,
 // dibs_queue_oldest_seconds, dibs_queue_sessions and dibs_queue_paused. And dibs_queues_up, which
-// is 0 if the store could not be asked for these. A saga's queue has the name of its category.
+// is 0 if these could not be read from the store. A saga's queue has the name of its category.
 package dibsprom
 
 import (
@@ -47,11 +47,11 @@ type Collector struct {
 
 var _ prometheus.Collector = (*Collector)(nil)
 
-// scrapeTimeout bounds the questions to the store in one scrape.
+// scrapeTimeout bounds the queries to the store in one scrape.
 const scrapeTimeout = 5 * time.Second
 
-// New returns a collector. Each scrape asks the store for the lag, by some queries for each
-// category. For a store that is nil the error matches [messagestore.ErrInvalid].
+// New returns a collector. Each scrape reads the lag from the store, with some queries for each
+// category. If store is nil, the error matches [messagestore.ErrInvalid].
 func New(store *messagestore.Store, consumers ...*consumer.Consumer) (*Collector, error) {
 	if store == nil {
 		return nil, fmt.Errorf("dibsprom: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
@@ -64,7 +64,7 @@ func New(store *messagestore.Store, consumers ...*consumer.Consumer) (*Collector
 	return c, nil
 }
 
-// Add has the metrics of more consumers collected. A nil one is left out.
+// Add adds consumers to the collection. It ignores nil.
 func (c *Collector) Add(consumers ...*consumer.Consumer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/observe/internal/readings"
 )
 
-// A QueueCollector collects how the queues of a store stand. It is safe for concurrent use.
+// A QueueCollector collects the state of a store's queues. It is safe for concurrent use.
 type QueueCollector struct {
 	reader *readings.QueueReader
 	gauges []*prometheus.Desc // of readings.QueueGauges, in their order
@@ -21,13 +21,13 @@ var _ prometheus.Collector = (*QueueCollector)(nil)
 var queuesUp = prometheus.NewDesc("dibs_queues_up", "1 if the store could be asked for its queues.", nil, nil)
 
 // NewQueues returns a collector of all queues, relays and sagas of the store that were ever worked
-// on, those of other processes too: one process that registers it is enough. A scrape asks the
-// store by one call, for at most 5 seconds, and not within 10 seconds of the last call: then it has
-// the numbers of that. After an error there are no numbers until the store has answered again, and
-// dibs_queues_up is 0.
+// on, also by other processes: it is enough to register it in one process. A scrape makes one call
+// of the store, of at most 5 seconds; within 10 seconds after a call it returns the same numbers
+// again. After an error there are no numbers until the store answers again, and dibs_queues_up is
+// 0.
 //
-// For a store that is nil or has no driver the error matches [messagestore.ErrInvalid], and
-// [messagestore.ErrNotSupported] for a driver that keeps no queues.
+// The error matches [messagestore.ErrInvalid] if store is nil or has no driver, and
+// [messagestore.ErrNotSupported] if the driver does not keep queues.
 func NewQueues(store *messagestore.Store) (*QueueCollector, error) {
 	reader, err := readings.NewQueueReader(store)
 	if err != nil {
@@ -50,7 +50,7 @@ func (c *QueueCollector) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (c *QueueCollector) Collect(to chan<- prometheus.Metric) {
-	all, err := c.reader.Read(context.Background()) // which has a bound of its own
+	all, err := c.reader.Read(context.Background()) // it has its own timeout
 	answered := 1.0
 	if err != nil {
 		answered = 0

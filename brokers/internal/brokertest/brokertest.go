@@ -1,8 +1,8 @@
-// Package brokertest has the promises of the sinks and of the receivers in the modules of brokers,
-// as tests: each module runs [Sinks] and [Receivers] with its broker, which is killed, delivers
-// again, and in another order.
+// Package brokertest tests the promises of the sinks and the receivers in the modules of brokers.
+// Each module runs [Sinks] and [Receivers] with its broker, which is killed, delivers again, and in
+// another order.
 //
-// The suites stand on outbox.Sink, outbox.BatchSink and package inbox alone.
+// The suites depend only on outbox.Sink, outbox.BatchSink and package inbox.
 package brokertest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
-// Outgoing is the category of the messages that are sent.
+// Outgoing is the category of the messages to send.
 const Outgoing messagestore.Category = "payments:outgoing"
 
 // Keys are keys of hostile text.
@@ -28,7 +28,7 @@ var Keys = []string{
 	"a.b", "*", ">", "#", "a b", "%", "%2E", "ä€😀", "$JS", "-", "+", "a+b", "..", ".", "_", "a:b", "a/b", "{a}", "a\nb", strings.Repeat("ü", 100), "\"'\\",
 }
 
-// A Message is a message as a broker has it.
+// A Message is a message in a broker.
 type Message struct {
 	ID      string // "" for none
 	Key     string // the key of its order
@@ -43,12 +43,12 @@ type paid struct {
 
 func (paid) MessageType() string { return "Paid" }
 
-// An outgoingStore is the store of a test, with its messages to be sent.
+// An outgoingStore is the store of a test, with the messages to send.
 type outgoingStore struct{ *messagestore.Store }
 
 func newStore() outgoingStore { return outgoingStore{must.New(messagestore.New(memory.New(), nil))} }
 
-// write adds messages with the amounts from..to-1 to the streams of each of the keys, in turns.
+// write adds messages with the amounts from..to-1 to the stream of each key, in turns.
 func (s outgoingStore) write(t testing.TB, keys []string, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
@@ -59,7 +59,7 @@ func (s outgoingStore) write(t testing.TB, keys []string, from, to int) {
 	}
 }
 
-// messages returns the messages to be sent, in their order.
+// messages returns the messages to send, in their order.
 func (s outgoingStore) messages(t testing.TB) (all []*outbox.Message) {
 	t.Helper()
 	for m, err := range s.ReadCategory(context.Background(), Outgoing, 0, messagestore.Filter{}) {
@@ -76,7 +76,7 @@ func keys(n int) (all []string) {
 	return all
 }
 
-// KeyOf returns the key of a message as its headers have it.
+// KeyOf returns the key in the headers of a message.
 func KeyOf(t testing.TB, headers map[string]string) string {
 	t.Helper()
 	name, err := url.PathUnescape(headers[outbox.HeaderStream])

@@ -30,34 +30,33 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// A ReceiverBroker is the broker of one test, whose messages are received.
+// A ReceiverBroker is the broker of one test of receivers.
 type ReceiverBroker interface {
-	// Publish adds messages as any sender does, in their order. It waits until the broker has them.
+	// Publish adds messages like any sender, in their order. It waits until the broker has them.
 	Publish(t testing.TB, messages ...Message)
 
-	// Receiver returns a receiver of the messages over a connection of its own, as another process
-	// has it.
+	// Receiver returns a receiver of the messages over its own connection, like another process.
 	Receiver(t testing.TB, c ReceiverConfig) Receiver
 
 	// Unsettled returns the number of messages that the broker has not delivered, or would deliver
 	// again.
 	Unsettled(t testing.TB) int
 
-	// Kill ends the broker as kill -9 does, and Start starts it with what it had stored.
+	// Kill ends the broker like kill -9, and Start starts it with the data that it had stored.
 	Kill(t testing.TB)
 	Start(t testing.TB)
 
-	// Remake deletes the place of the messages, such as a topic, with all that it has, and makes it
-	// again.
+	// Remake deletes the place of the messages, such as a topic, with everything in it, and makes
+	// it again.
 	Remake(t testing.TB)
 
 	// Address is for the process of [Main].
 	Address() string
 }
 
-// A ReceiverConfig is what a test has of the configuration of a receiver.
+// A ReceiverConfig has the settings of a receiver that tests use.
 type ReceiverConfig struct {
-	// Receive gets the answer of the module's Request, and Park what it has of it.
+	// Receive gets the result of the module's Request, and Park the request even if it is invalid.
 	Receive func(ctx context.Context, r inbox.Request, invalid error) error
 	Park    func(ctx context.Context, r inbox.Request, reason error) error
 
@@ -72,26 +71,26 @@ type Receiver interface {
 	Stats() ReceiverStats
 }
 
-// ReceiverStats are those of a module.
+// ReceiverStats are the counts of a module's receiver.
 type ReceiverStats struct {
 	Acked, Delayed, Parked, Skipped int64
 }
 
-// ReceiverOptions are a broker's.
+// ReceiverOptions describe a broker for [Receivers].
 type ReceiverOptions struct {
 	// Start starts a broker for a test, and ends it with the test.
 	Start func(t testing.TB) ReceiverBroker
 
-	// Share is Start for a test that does not kill the broker: several may have one, each with a
-	// part of its own. Nil means Start.
+	// Share is Start for a test that does not kill the broker: several tests may share a broker,
+	// each with its own part. nil means Start.
 	Share func(t testing.TB) ReceiverBroker
 
-	// Ordered says that one receiver passes the messages of a key to its function in their order,
-	// also behind one that fails.
+	// Ordered says that a receiver passes the messages of a key to its function in their order,
+	// even if one of them fails.
 	Ordered bool
 
-	// Ends says that Run returns an error when the place of the messages is deleted: it is called
-	// again.
+	// Ends says that Run returns an error when the place of the messages is deleted; then the test
+	// calls it again.
 	Ends bool
 }
 
@@ -161,7 +160,7 @@ func newBank(t testing.TB) *bank {
 	return b
 }
 
-// pay inserts a row for a request, once.
+// pay inserts a row for a request, once per request.
 func (b *bank) pay(ctx context.Context, r inbox.Request, invalid error) (reservation.Outcome, error) {
 	if invalid != nil {
 		return 0, invalid
@@ -221,7 +220,7 @@ func (b *bank) refused(t testing.TB) (all []inbox.Refused) {
 	return all
 }
 
-// orders returns messages with the ids from..to-1, each of one of some keys.
+// orders returns messages with the ids from..to-1, spread over keys.
 func orders(from, to, keys int) (all []Message) {
 	for i := from; i < to; i++ {
 		all = append(all, order(id(i), fmt.Sprint("k", i%keys), i))
@@ -242,7 +241,7 @@ func sortedIDs(from, to int) (all []string) {
 	return all
 }
 
-// receiver returns a receiver whose log is silent, with short pauses.
+// receiver returns a receiver with a silent log and short pauses.
 func receiver(t testing.TB, b ReceiverBroker, c ReceiverConfig) Receiver {
 	c.Logger, c.MaxDelay = logger.Silent(), 100*time.Millisecond
 	if c.Park == nil {
@@ -432,8 +431,8 @@ func keyReused(t *testing.T, o ReceiverOptions) {
 	require.JSONEq(t, `{"amount":2}`, string(refused[0].Data))
 }
 
-// What cannot be read is recorded byte for byte, though the store is away at first, and those
-// behind it go on.
+// A message that cannot be read is recorded byte for byte, though the store is away at first, and
+// the messages behind it go on.
 func undecodable(t *testing.T, o ReceiverOptions) {
 	b := o.Share(t)
 	bank := newBank(t)
@@ -503,7 +502,7 @@ func attempts(t *testing.T, o ReceiverOptions) {
 	require.Equal(t, []string{"bad", "bad", "bad", "good"}, all)
 }
 
-// One message at a time: the one that fails does not keep the place.
+// With one message at a time, a failing message does not keep the place.
 func stuckKey(t *testing.T, o ReceiverOptions) {
 	b := o.Share(t)
 	bank := newBank(t)
@@ -560,8 +559,8 @@ func ordered(t *testing.T, o ReceiverOptions) {
 	require.Equal(t, want, byKey)
 }
 
-// The function outlasts Grace, and its message goes to another receiver at once: no lease passes in
-// this test.
+// The function outlasts Grace, and its message goes to another receiver at once; no lease ends
+// during this test.
 func givesBack(t *testing.T, o ReceiverOptions) {
 	b := o.Share(t)
 	b.Publish(t, order("one", "a", 1), order("two", "b", 2))
@@ -605,8 +604,8 @@ const (
 	childStore   = "BROKERTEST_STORE"
 )
 
-// Main is called by TestMain. In a process that a test kills it runs child: a receiver at the
-// address, over a connection of its own, which gives its messages to receive.
+// Main is for TestMain. In a process that a test kills it runs child: a receiver at the address,
+// over its own connection, with the functions of c.
 func Main(m *testing.M, child func(ctx context.Context, address string, c ReceiverConfig) error) int {
 	address := os.Getenv(childAddress)
 	if address == "" {
@@ -618,7 +617,7 @@ func Main(m *testing.M, child func(ctx context.Context, address string, c Receiv
 	return 1
 }
 
-// payAndHang pays one message, says so, and waits to be killed before it is acknowledged.
+// payAndHang pays one message, says so, and waits to be killed before the message is acknowledged.
 func payAndHang(address string, child func(ctx context.Context, address string, c ReceiverConfig) error) error {
 	ctx := context.Background()
 	b, err := openBank(ctx, os.Getenv(childStore))
@@ -702,8 +701,8 @@ func killedBrokerOfReceiver(t *testing.T, o ReceiverOptions) {
 	require.Empty(t, bank.refused(t))
 }
 
-// A receiver that runs goes on with a place that was deleted and made again, whose positions begin
-// again too.
+// A running receiver goes on when its place is deleted and made again, with positions that start
+// again.
 func placeOfAReceiverMadeAgain(t *testing.T, o ReceiverOptions) {
 	b := o.Share(t)
 	var got seen
@@ -724,7 +723,7 @@ func placeOfAReceiverMadeAgain(t *testing.T, o ReceiverOptions) {
 	defer cancel()
 
 	for round := range 3 {
-		from, to := 10*round, 10*round+8-2*round // fewer each time: their positions are those of others before
+		from, to := 10*round, 10*round+8-2*round // fewer each time, at positions that other messages had before
 		b.Publish(t, orders(from, to, 4)...)
 		await.That(t, "the messages of a round are received", func() (bool, any) {
 			all := got.all()

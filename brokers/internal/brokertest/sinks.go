@@ -21,43 +21,42 @@ import (
 
 // A SinkBroker is the broker of one test, which takes the messages of [Outgoing].
 type SinkBroker interface {
-	// Sink returns a sink over a connection of its own, as another process has it.
+	// Sink returns a sink over its own connection, like another process.
 	Sink(t testing.TB) outbox.Sink
 
-	// Arrived returns the messages that the broker has, those of a key in the order in which it has
-	// them.
+	// Arrived returns the messages in the broker; the messages of each key are in the broker's
+	// order.
 	Arrived(t testing.TB) []Message
 
-	// Kill ends the broker as kill -9 does, and Start starts it with what it had stored.
+	// Kill ends the broker like kill -9, and Start starts it with the data that it had stored.
 	Kill(t testing.TB)
 	Start(t testing.TB)
 
-	// Remake deletes the place of the messages, such as a topic, with all that it has, and makes it
-	// again.
+	// Remake deletes the place of the messages, such as a topic, with everything in it, and makes
+	// it again.
 	Remake(t testing.TB)
 }
 
-// A SinkWithWindow is a broker that knows the ids of messages for a while.
+// A SinkWithWindow is a broker that remembers the ids of messages for a while.
 type SinkWithWindow interface {
-	// Forget waits until the broker knows no id any more.
+	// Forget waits until the broker has forgotten all ids.
 	Forget(t testing.TB)
 }
 
-// SinkOptions are a broker's.
+// SinkOptions describe a broker for [Sinks].
 type SinkOptions struct {
 	// Start starts a broker for a test, and ends it with the test.
 	Start func(t testing.TB) SinkBroker
 
-	// Share is Start for a test that does not kill the broker: several may have one, each with a
-	// part of its own. Nil means Start.
+	// Share is Start for a test that does not kill the broker: several tests may share a broker,
+	// each with its own part. nil means Start.
 	Share func(t testing.TB) SinkBroker
 
-	// Once says that the broker has each message once, however often and by whatever sink it is
+	// Once says that the broker has each message once, however often and by whichever sink it is
 	// sent. Otherwise it has each at least once.
 	Once bool
 
-	// TooLarge is a number of bytes that the data of no message have; 0 if the broker has no such
-	// bound.
+	// TooLarge is a size of data, in bytes, that the broker refuses; 0 if there is no such bound.
 	TooLarge int
 }
 
@@ -86,9 +85,9 @@ func Sinks(t *testing.T, o SinkOptions) {
 	}
 }
 
-// relay sends messages as package outbox has it: those of a key one after the other, in order, each
-// again until the sink takes it; those of different keys side by side. It ends early when ctx is
-// done, in the middle of anything. Each message that the sink has taken is told.
+// relay sends messages like package outbox: the messages of one key one after the other, in order,
+// each again until the sink takes it, and different keys concurrently. When ctx is done it ends at
+// once, whatever is under way. It calls taken for each message that the sink has taken.
 func relay(ctx context.Context, sink outbox.Sink, messages []*outbox.Message, taken func(*outbox.Message)) error {
 	left := map[string][]*outbox.Message{}
 	for _, m := range messages {
@@ -132,7 +131,7 @@ func relay(ctx context.Context, sink outbox.Sink, messages []*outbox.Message, ta
 	return nil
 }
 
-// sendAll sends messages by each of a sink's methods.
+// sendAll sends messages by both methods of a sink.
 func sendAll(ctx context.Context, sink outbox.Sink, messages []*outbox.Message) []error {
 	if all, is := sink.(outbox.BatchSink); is && len(messages) > 1 {
 		return all.SendAll(ctx, messages)
@@ -159,8 +158,8 @@ func forget(t testing.TB, b SinkBroker) {
 	}
 }
 
-// requireArrived requires that the broker has all messages, each with its own content; those of a
-// key in their order, by their first arrivals; and each once, or at least once.
+// requireArrived requires that the broker has all messages, each with its content, once or at least
+// once; and the messages of each key in order, by their first arrivals.
 func requireArrived(t testing.TB, o SinkOptions, b SinkBroker, messages []*outbox.Message) {
 	t.Helper()
 	want, first, seen := map[string][]string{}, map[string][]string{}, map[string]Message{}
@@ -230,7 +229,7 @@ func sentAgain(t *testing.T, o SinkOptions) {
 	}
 }
 
-// A process that was stopped for long goes on where it was, after another has taken its work over.
+// A process that was stopped for long goes on where it was, after another has taken over its work.
 func staleSink(t *testing.T, o SinkOptions) {
 	if !o.Once {
 		t.Skip("the broker takes what is sent: a receiver deduplicates")
@@ -268,7 +267,8 @@ func sideBySide(t *testing.T, o SinkOptions) {
 	requireArrived(t, o, b, all)
 }
 
-// Each process ends at a message of its own, and the next begins with messages that the broker has.
+// Each process ends at a different message, and the next begins with messages that the broker
+// already has.
 func crashes(t *testing.T, o SinkOptions) {
 	b := o.Share(t)
 	store := newStore()
@@ -288,15 +288,15 @@ func crashes(t *testing.T, o SinkOptions) {
 		require.Error(t, relay(ctx, sink, all[from:], nil))
 		cancel()
 		forget(t, b)
-		from = min(4*run, 12) // the checkpoint: nothing before it is left to be sent
+		from = min(4*run, 12) // the checkpoint: everything before it was sent
 	}
 	relayAll(t, b.Sink(t), all)
 
 	requireArrived(t, o, b, all)
 }
 
-// A telling sink tells of each message as soon as its sink has taken it, and says nothing of it to
-// the relay.
+// A telling sink calls a function as soon as its sink has taken a message, before the relay learns
+// of it.
 type telling struct {
 	outbox.Sink
 
@@ -339,8 +339,8 @@ func killedBroker(t *testing.T, o SinkOptions) {
 	requireArrived(t, o, b, all)
 }
 
-// An error of a broker that is away is one after which the message is sent again, and it comes in
-// time.
+// While the broker is away, a sink returns an error after which the message is sent again, and
+// returns it in time.
 func brokerAway(t *testing.T, o SinkOptions) {
 	b := o.Start(t)
 	store := newStore()
@@ -364,8 +364,7 @@ func brokerAway(t *testing.T, o SinkOptions) {
 	requireArrived(t, o, b, all)
 }
 
-// A sink that runs goes on with a place that was deleted and made again, once for all the messages
-// under way.
+// A running sink goes on when its place is deleted and made again, once for all messages under way.
 func placeOfASinkMadeAgain(t *testing.T, o SinkOptions) {
 	b := o.Share(t)
 	store := newStore()

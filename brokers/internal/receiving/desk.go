@@ -10,10 +10,10 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// A Desk keeps the deliveries that a receiver has in hand, up to a bound: in work, ready for it,
-// behind another of their key, or to come again after a pause. Deliveries of one key are worked on
-// one after the other, in the order of [Desk.Put], and those of other keys pass a delivery that
-// waits. It is safe for concurrent use.
+// A Desk keeps a bounded number of deliveries that a receiver has in hand: in work, ready, behind
+// another of their key, or paused before the next attempt. Deliveries of one key are handled one
+// after the other, in the order of [Desk.Put]; a waiting delivery does not hold up other keys. It
+// is safe for concurrent use.
 type Desk[D interface{ Times() int }] struct {
 	work   func(ctx context.Context, d D, times int) (again time.Duration, ended bool)
 	window int
@@ -21,7 +21,7 @@ type Desk[D interface{ Times() int }] struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	lanes   map[string][]*entry[D] // the first is ready, in work, or waits
-	alone   map[*entry[D]]struct{} // those without a key
+	alone   map[*entry[D]]struct{} // the deliveries without a key
 	ready   []*entry[D]
 	inHand  int
 	stopped bool
@@ -39,7 +39,7 @@ type entry[D any] struct {
 	timer    *time.Timer
 }
 
-// NewDesk returns a desk for up to window deliveries, which r handles.
+// NewDesk returns a desk for up to window deliveries, handled by r.
 func NewDesk[D Delivery[M], M any](r *Receiver[M], window int) *Desk[D] {
 	k := &Desk[D]{window: window, lanes: map[string][]*entry[D]{}, alone: map[*entry[D]]struct{}{}}
 	k.work = func(ctx context.Context, d D, times int) (time.Duration, bool) { return r.Handle(ctx, d, times, 0) }
@@ -47,11 +47,11 @@ func NewDesk[D Delivery[M], M any](r *Receiver[M], window int) *Desk[D] {
 	return k
 }
 
-// Serve has a number of workers handle deliveries, with working, while fetch puts them on the desk
-// and beside does the rest. When ctx is done no worker takes a further delivery; when fetch has
-// returned and each worker has ended its last one, the context of beside is done. Serve returns the
-// deliveries that have not ended, which go back to the broker, and the error of fetch. A worker, or
-// beside, that panics ends it with the panic as the error.
+// Serve runs workers that handle deliveries with the context working, while fetch puts deliveries
+// on the desk and beside does everything else. When ctx is done, workers take no more deliveries;
+// when fetch has returned and all workers have ended, the context of beside ends. Serve returns the
+// unended deliveries, which go back to the broker, and the error of fetch. If a worker or beside
+// panics, Serve ends with the panic as its error.
 func (k *Desk[D]) Serve(ctx, working context.Context, workers int, fetch func(context.Context) error, beside func(context.Context)) (unended []D, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -92,7 +92,7 @@ func (k *Desk[D]) end() {
 	k.changed.Broadcast()
 }
 
-// Room waits until there is room for a delivery, and returns for how many. It returns 0 when ctx is
+// Room waits until there is room, and returns for how many deliveries. It returns 0 when ctx is
 // done.
 func (k *Desk[D]) Room(ctx context.Context) int {
 	stop := context.AfterFunc(ctx, func() {
@@ -112,7 +112,7 @@ func (k *Desk[D]) Room(ctx context.Context) int {
 	return k.window - k.inHand
 }
 
-// Put adds a delivery. One without a key waits for no other.
+// Put adds a delivery. Without a key it does not wait for other deliveries.
 func (k *Desk[D]) Put(d D, key string, keyed bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -179,7 +179,7 @@ func (k *Desk[D]) put(e *entry[D], again time.Duration, ended bool) {
 	})
 }
 
-// remove opens the lane of a delivery that ended to the next.
+// remove removes an ended delivery, and lets the next in its lane start.
 func (k *Desk[D]) remove(e *entry[D]) {
 	k.inHand--
 	k.changed.Broadcast()
@@ -221,7 +221,8 @@ func (k *Desk[D]) entries(yield func(*entry[D]) bool) {
 	}
 }
 
-// Drop forgets the deliveries that the broker has taken back. A worker ends what it has begun.
+// Drop forgets the deliveries that the broker has taken back. Workers finish the deliveries that
+// they have begun.
 func (k *Desk[D]) Drop(lost func(D) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -255,7 +256,7 @@ func (k *Desk[D]) Drop(lost func(D) bool) {
 	k.changed.Broadcast()
 }
 
-// forget marks a delivery as dropped. One that a worker has is removed when the worker puts it
+// forget marks a delivery as dropped. If a worker has it, it is removed when the worker puts it
 // back.
 func (k *Desk[D]) forget(e *entry[D]) {
 	if e.gone {

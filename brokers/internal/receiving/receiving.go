@@ -1,8 +1,7 @@
-// Package receiving is what the receivers of all brokers share: a [Receiver] with the settings, the
-// start and the end of a run, the disposition of a function's error, the record of a parked message
-// and the pauses before a message comes again; and, for brokers that deliver a message later only
-// if their connection ends, a [Desk] that keeps it meanwhile. A package in brokers has the broker's
-// own part.
+// Package receiving has the common part of all receivers. A [Receiver] has the settings, the start
+// and the end of a run, the disposition of a function's error, the record of a parked message and
+// the pauses before a message comes again. Some brokers redeliver a message only when the
+// connection ends; for them a [Desk] keeps it meanwhile. The package of each broker has the rest.
 package receiving
 
 import (
@@ -29,7 +28,7 @@ const (
 	// leastDelay is the pause before a message comes again after its first failure.
 	leastDelay = 100 * time.Millisecond
 
-	// maxUnasked is the longest pause after a broker gave no answer.
+	// maxUnasked is the longest pause after a broker did not answer.
 	maxUnasked = 5 * time.Second
 
 	// answerWithin bounds the wait for a broker to confirm an acknowledgement.
@@ -38,11 +37,10 @@ const (
 	maxAttempts = 1_000_000
 )
 
-// ErrRunning is returned by a Run while another goes on.
+// ErrRunning is returned when the receiver is already running.
 var ErrRunning = errors.New("the receiver is running")
 
-// A Config is the part of a receiver's configuration that all have. The packages of the brokers
-// have the texts.
+// A Config has the settings that all receivers have. The packages of the brokers document them.
 type Config struct {
 	Concurrency int
 	MaxDelay    time.Duration
@@ -51,7 +49,7 @@ type Config struct {
 	Logger      logger.Logger
 }
 
-// withDefaults returns c with the defaults of fields that are 0.
+// withDefaults returns c with the defaults for fields that are 0.
 func (c Config) withDefaults() Config {
 	if c.Concurrency == 0 {
 		c.Concurrency = 1
@@ -85,12 +83,12 @@ func (c Config) check() (all []error) {
 	return all
 }
 
-// Stats are the counts of what has become of messages. The packages of the brokers have the texts.
+// Stats count the outcomes of messages. The packages of the brokers document them.
 type Stats struct {
 	Acked, Delayed, Parked, Skipped int64
 }
 
-// A Receiver passes messages of a broker, of type M, to the functions of its caller. It is safe for
+// A Receiver passes messages of a broker, of type M, to its caller's functions. It is safe for
 // concurrent use.
 type Receiver[M any] struct {
 	Config
@@ -102,8 +100,8 @@ type Receiver[M any] struct {
 	acked, delayed, parked, skipped atomic.Int64
 }
 
-// New returns a receiver, with the defaults of c. Its error has all mistakes: those in its
-// arguments, and those that the caller has found in others.
+// New returns a receiver. The error has all mistakes: in the arguments of New, and those that the
+// caller has already found.
 func New[M any](
 	f func(ctx context.Context, m M) error, park func(ctx context.Context, m M, reason error) error, c Config, others ...error,
 ) (*Receiver[M], error) {
@@ -120,14 +118,14 @@ func New[M any](
 	return r, nil
 }
 
-// Stats returns the counts of this moment.
+// Stats returns the current counts.
 func (r *Receiver[M]) Stats() Stats {
 	return Stats{r.acked.Load(), r.delayed.Load(), r.parked.Load(), r.skipped.Load()}
 }
 
-// Run calls run, unless the receiver runs already. The context fetching ends when ctx does, and by
-// stop: no message is asked for any more. The context working, which is that of the functions, ends
-// a Grace later.
+// Run calls run, unless the receiver runs already. The context fetching ends with ctx, or when stop
+// is called; then run must fetch no more messages. The context working, for the caller's functions,
+// ends a Grace later.
 func (r *Receiver[M]) Run(ctx context.Context, run func(fetching, working context.Context, stop context.CancelFunc) error) error {
 	if ctx == nil {
 		return fmt.Errorf("receive: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
@@ -151,8 +149,8 @@ func (r *Receiver[M]) Run(ctx context.Context, run func(fetching, working contex
 	return nil
 }
 
-// Unasked logs that the broker was not asked for messages, and waits: the longer, the more often
-// that has failed without a success. It logs the first failure, the second, the fourth, and so on.
+// Unasked logs that fetching messages failed, and waits, longer after each failure in a row. It
+// logs the first failure, the second, the fourth, and so on.
 func (r *Receiver[M]) Unasked(ctx context.Context, failed int, err error) {
 	if failed&(failed-1) == 0 {
 		r.Logger.Warn().Int("failures", failed).Str("error", text.Log(err)).Msg("no message could be asked for")
@@ -160,33 +158,34 @@ func (r *Receiver[M]) Unasked(ctx context.Context, failed int, err error) {
 	_ = outage.Wait(ctx, outage.Pause(failed, leastDelay, maxUnasked))
 }
 
-// A Delivery is a message as a broker has delivered it.
+// A Delivery is a message that a broker has delivered.
 type Delivery[M any] interface {
-	// Message is what the functions of the caller get.
+	// Message returns the message for the caller's functions.
 	Message() M
 
-	// Place is the subject, stream, topic or queue that the message came from, for the log.
+	// Place returns the subject, stream, topic or queue of the message, for the log.
 	Place() string
 
-	// Times is how often the message was delivered, this time included, as far as the broker knows.
+	// Times returns how often the message was delivered, including this time, as far as the broker
+	// knows.
 	Times() int
 
-	// Ack tells the broker that it is done with the message, and returns when the broker has
-	// confirmed that.
+	// Ack tells the broker that the message is done, and returns when the broker has confirmed
+	// that.
 	Ack(ctx context.Context) error
 
-	// Parked is Ack for a message that was recorded and not handled.
+	// Parked is Ack for a message that was recorded instead of handled.
 	Parked(ctx context.Context, reason error) error
 
 	// Extend tells the broker that the message is still in work.
 	Extend()
 }
 
-// Handle passes a delivery to the caller's function, for the given time, and tells the broker what
-// came of it. If ended is false, the message is to come again after a pause, and at once if that is
-// 0: the receiver stops.
+// Handle passes a delivery to the caller's function, the times-th time, and tells the broker the
+// outcome. If ended is false, the message must come again after a pause; if the pause is 0, at
+// once, because the receiver stops.
 //
-// While a function goes on, the delivery is extended at the interval every, if that is not 0.
+// While the function runs, Handle extends the delivery at the interval every, unless that is 0.
 func (r *Receiver[M]) Handle(ctx context.Context, d Delivery[M], times int, every time.Duration) (again time.Duration, ended bool) {
 	err := guarded(d.Extend, every, func() error { return r.f(ctx, d.Message()) })
 	if err == nil {
@@ -202,7 +201,7 @@ func (r *Receiver[M]) Handle(ctx context.Context, d Delivery[M], times int, ever
 	case found.Asks(failure.Retry):
 		return r.delay(d, times, err, found.After), false
 	case found.Asks(failure.Park), found.Asks(failure.Refuse):
-	case ctx.Err() != nil: // the receiver stops: another one has the message at once
+	case ctx.Err() != nil: // the receiver stops: another gets the message at once
 		return 0, false
 	case r.Attempts > 0 && times >= r.Attempts:
 		err = fmt.Errorf("failed %d times: %w", times, err)
@@ -241,7 +240,7 @@ func (r *Receiver[M]) delay(d Delivery[M], times int, err error, pause time.Dura
 	return pause
 }
 
-// guarded calls f, and extend while f goes on.
+// guarded calls f, and calls extend at intervals while f runs.
 func guarded(extend func(), every time.Duration, f func() error) error {
 	done := failure.Go(f)
 	if every <= 0 {
@@ -259,9 +258,9 @@ func guarded(extend func(), every time.Duration, f func() error) error {
 	}
 }
 
-// Request returns a message as a request for an inbox. A message that no inbox takes has an error
-// that is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]; the request is then
-// what there is of it, for [inbox.Inbox.Refuse].
+// Request returns a message as a request for an inbox. If no inbox can take it, the error is a
+// refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]; the request then has the parts
+// that exist, for [inbox.Inbox.Refuse].
 func Request(id, header, source string, data []byte) (inbox.Request, error) {
 	request := inbox.Request{ID: id, Source: source, Data: json.RawMessage(data)}
 	if err := fault(request, header); err != nil {
@@ -293,7 +292,7 @@ func fault(r inbox.Request, header string) error {
 }
 
 // Lane returns the key by which messages with a header dibs-stream are handled in order: the
-// cardinal id of the stream. Without the header there is none.
+// cardinal id of the stream. ok is false without the header.
 func Lane(stream string) (key string, ok bool) {
 	if stream == "" {
 		return "", false

@@ -21,7 +21,7 @@ type Lag struct {
 	Gone     int     // replicas that have been silent for longer than their lease
 }
 
-// LagOf reads the lag of consumers. It asks the store once for each category.
+// LagOf reads the lag of consumers, with one read for each category.
 func LagOf(ctx context.Context, store *messagestore.Store, consumers []*consumer.Consumer) ([]Lag, error) {
 	now, err := store.Now(ctx)
 	if err != nil {

@@ -28,8 +28,8 @@ type QueueReader struct {
 	err   error
 }
 
-// NewQueueReader returns a reader. For a store that is nil or has no driver the error matches
-// [messagestore.ErrInvalid], and [messagestore.ErrNotSupported] for a driver that keeps no queues.
+// NewQueueReader returns a reader. The error matches [messagestore.ErrInvalid] if store is nil or
+// has no driver, and [messagestore.ErrNotSupported] if the driver does not keep queues.
 func NewQueueReader(store *messagestore.Store) (*QueueReader, error) {
 	if store == nil {
 		return nil, messagestore.NewInvalidError("store", nil, "it is nil")
@@ -41,9 +41,9 @@ func NewQueueReader(store *messagestore.Store) (*QueueReader, error) {
 	return &QueueReader{driver: driver, turn: make(chan struct{}, 1)}, nil
 }
 
-// Read returns how the queues stand, as they were up to an Interval ago. It asks the store by one
-// call, which the Timeout bounds; a caller beside it waits for the same answer. An error is kept
-// for the Interval as an answer is, also that of a ctx that ended, so that a slow store is not
+// Read returns the state of the queues, which may be up to an Interval old. It makes one call of
+// the store, bounded by Timeout; concurrent callers wait for the same answer. It also keeps an
+// error for the Interval, even if the error comes from the end of ctx, so that a slow store is not
 // asked more often.
 func (r *QueueReader) Read(ctx context.Context) ([]queuing.Status, error) {
 	select {
@@ -73,7 +73,7 @@ type QueueGauge struct {
 	Of   func(s queuing.Status) float64
 }
 
-// QueueGauges are the numbers that both exporters have.
+// QueueGauges are the numbers that both exporters export.
 var QueueGauges = []QueueGauge{
 	{"open", "{item}", "Items that a worker has met and that are neither finished nor dead: out, later, held and suspended.", func(s queuing.Status) float64 { return float64(s.Out + s.Later + s.Held + s.Suspended) }},
 	{"waiting", "1", "1 if there are items that no worker has met yet.", func(s queuing.Status) float64 { return truth(s.Waiting) }},
