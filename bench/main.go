@@ -1,12 +1,11 @@
-// Command bench measures Dibs beside other systems for such work, on servers that it
-// starts and stops itself, and writes a table of the figures, and lines
-// for benchstat.
+// Command bench compares Dibs with other systems, on servers that it starts and stops itself, and
+// writes a table of the figures, and lines for benchstat.
 //
 //	make bench                        a short run
 //	make bench BENCH=--long           the run that bench/RESULTS.md is made from
 //	make bench BENCH='--only write/'  some cases
 //
-// In the end it prints each goal with the figure that was measured.
+// At the end it prints each goal with the measured figure.
 package main
 
 import (
@@ -155,7 +154,7 @@ func (f run) finish(ctx context.Context, results report.Results, servers *server
 	return ctx.Err()
 }
 
-// console is where a person watches: without colours if it is no terminal.
+// console writes log lines for a person, without colours if stderr is not a terminal.
 func console() zerolog.ConsoleWriter {
 	stderr, err := os.Stderr.Stat()
 	return zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.TimeOnly, NoColor: err != nil || stderr.Mode()&os.ModeCharDevice == 0}

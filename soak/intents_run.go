@@ -27,8 +27,8 @@ type intentsRun struct {
 	Async      int           `help:"Failovers to a standby that lacks the last acknowledged messages." default:"5" placeholder:"N"`
 }
 
-// A scene has its time, and how much is to happen in it at least. The last one of --ci has more
-// time, and what the others have left of the goals of all.
+// A scene has its time, and the least that must happen in it. The last scene of --ci has more time,
+// and must reach the rest of the goals of all scenes.
 type scene struct {
 	name    string
 	time    time.Duration

@@ -96,7 +96,7 @@ func main() {
 	}
 }
 
-// reportFile is beside the histories.
+// reportFile is in the folder of the histories.
 const reportFile = "run.json"
 
 func (f run) Run(ctx context.Context) error {
@@ -209,13 +209,13 @@ func commit() (name string) {
 	return name
 }
 
-// console is where a person watches: without colours if it is no terminal.
+// console writes log lines for a person, without colours if stderr is not a terminal.
 func console() zerolog.ConsoleWriter {
 	stderr, err := os.Stderr.Stat()
 	return zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.TimeOnly, NoColor: err != nil || stderr.Mode()&os.ModeCharDevice == 0}
 }
 
-// The goals of a run that is part of a build and of one of an hour.
+// The goals of a run in a build, and of a run of an hour.
 var (
 	ciGoals   = promise.Goals{"serverKills": 150, "clientKills": 500, "messages": 100_000, "resolved": 1000, "checked": 200_000}
 	longGoals = promise.Goals{"serverKills": 2000, "clientKills": 10_000, "messages": 2_000_000, "resolved": 20_000, "checked": 4_000_000}

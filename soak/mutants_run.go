@@ -139,8 +139,9 @@ func (f mutantsRun) find(ctx context.Context, chosen []*mutants.Mutant) error {
 	return nil
 }
 
-// hunt runs with a bug, longer each time, until one of the invariants is broken that it breaks.
-// Another one says nothing: a bug that is none, but nonsense, breaks the log of the server.
+// hunt runs with a bug, longer each time, until an invariant is broken that the bug is meant to
+// break. Other broken invariants do not count: a bug that is mere nonsense would break the server's
+// log.
 func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant, program string) (by []string, err error) {
 	tormented := time.Duration(0) // a machine that is slow has as many rounds
 	for round := 0; round == 0 || tormented < f.limit(); round++ {

@@ -72,7 +72,7 @@ func (f queueRun) runs() (all []queues.Options) {
 	return all
 }
 
-// options are those of the run over a file, or on a server.
+// options returns the options of a run over a file, or on a server.
 func (f queueRun) options(common crew.Options, file bool) queues.Options {
 	goals, most := queues.Short, time.Minute
 	switch {

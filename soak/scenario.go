@@ -35,7 +35,7 @@ type scenario struct {
 	Complaints []string `json:"complaints,omitempty"`
 }
 
-// promises are those of each kind of run.
+// promises are the promises of each kind of run.
 var promises = map[string]fs.FS{
 	"run": check.Promises, "failover": check.Promises, "replicas": check.Promises, "queue": queues.Promises, "sagas": sagas.Promises, "intents": intents.Promises,
 }
@@ -48,7 +48,7 @@ type common struct {
 	Check string `help:"Torment nothing, and check the files of a run in this folder." placeholder:"DIR"`
 }
 
-// options returns the options of a run. It draws a seed if none is given, and names a new folder.
+// options returns the options of a run. It draws a seed if the seed is 0, and names a new folder.
 func (c *common) options(of string, most time.Duration) crew.Options {
 	o := crew.Options{Seed: c.Seed, Dir: c.Dir, Duration: most, Drain: drainTime}
 	for o.Seed == 0 {

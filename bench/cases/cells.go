@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 )
 
-// database makes a database for a cell, on the disk as it is, and returns its URL.
+// database makes a database for a cell, on the real disk, and returns its URL.
 func database(ctx context.Context, cell *measure.Cell, template string) (string, error) {
 	p, err := cell.Servers.Postgres(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func checkCount(ctx context.Context, cell *measure.Cell, s store, want int64, er
 	return errors.Join(err, cell.Check("messages in the table", count, want))
 }
 
-// onServer has the cell measure the server whose databases live for the whole run.
+// onServer makes the cell measure the server that keeps its databases for the whole run.
 func onServer(ctx context.Context, cell *measure.Cell) error {
 	p, err := cell.Servers.Postgres(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func onServer(ctx context.Context, cell *measure.Cell) error {
 	return cell.MeasurePostgres(ctx, p)
 }
 
-// size returns how much of something a cell is to have.
+// size returns the size that fits the length of the run.
 func size[T any](cell *measure.Cell, smoke, short, long T) T {
 	switch {
 	case cell.Smoke:
@@ -102,8 +102,8 @@ func atOnce(callers, n int, do func(i int) error) error {
 // mostWaited is how long until waits at most.
 const mostWaited = time.Minute
 
-// until waits until something is so, for work that is not measured, and for a minute at most. Its
-// error says then what it waited for, and the state that it saw last.
+// until waits until so returns true, for at most a minute, in work that is not measured. After a
+// minute its error names the condition and the last state.
 func until(ctx context.Context, what string, so func() (yes bool, state any, err error)) error {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()

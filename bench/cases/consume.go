@@ -75,7 +75,7 @@ func newOrder(streams []messagestore.StreamName) *order {
 	return o
 }
 
-// Handle refuses a message that is not the next one of its stream.
+// Handle refuses a message that is not the next of its stream.
 func (o *order) Handle(_ context.Context, m *messagestore.Message) error {
 	next, known := o.next[m.Stream]
 	if !known || m.Position != *next {

@@ -145,7 +145,7 @@ func openRequests(ctx context.Context, cell *measure.Cell, changes bool) (*reque
 
 func (r *requests) close() { r.pool.Close() }
 
-// receive measures callers whose requests are all new.
+// receive measures callers with new requests only.
 func receive(callers int, changes bool, way func(r *requests, ctx context.Context, one request) error) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		r, err := openRequests(ctx, cell, changes)
@@ -161,8 +161,7 @@ func receive(callers int, changes bool, way func(r *requests, ctx context.Contex
 	}
 }
 
-// check compares what is in the database with the requests that were done: rows and messages,
-// whichever way they were written in.
+// check compares the rows and messages in the database with the requests that were done.
 func (r *requests) check(ctx context.Context, cell *measure.Cell, done int64) error {
 	var keys, sent, balances int64
 	err := r.pool.QueryRow(ctx, `select
@@ -256,8 +255,8 @@ func (r *requests) tables(ctx context.Context, one request) error {
 	})
 }
 
-// transact carries a request out in a transaction that looks at nothing first: a request that came
-// before is refused at COMMIT.
+// transact carries a request out in a transaction that reads nothing first: COMMIT refuses a
+// request that came before.
 func (r *requests) transact(ctx context.Context, one request) error {
 	data := r.data(one)
 	_, err := r.txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
@@ -270,8 +269,8 @@ func (r *requests) transact(ctx context.Context, one request) error {
 	return err
 }
 
-// tablesAtOnce is tables with its two INSERTs in the round trip of COMMIT, as Dibs sends its own:
-// three in all.
+// tablesAtOnce is tables with its two INSERTs in the round trip of COMMIT, like Dibs: three round
+// trips in all.
 func (r *requests) tablesAtOnce(ctx context.Context, one request) error {
 	conn, err := r.pool.Acquire(ctx)
 	if err != nil {

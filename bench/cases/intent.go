@@ -98,8 +98,8 @@ type intentWork struct {
 	// before is the outcome that each key has before.
 	before string
 
-	// turn does the work once. The key, and the reply that it was granted with, are of an intent
-	// that was there before.
+	// turn does the work once. The key, and the reply that granted it, belong to an intent that
+	// existed before.
 	turn func(ctx context.Context, s intentStore, session string, k intentKey) error
 }
 

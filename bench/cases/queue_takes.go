@@ -144,7 +144,7 @@ func takes(keys int, held, backlog bool) func(context.Context, *measure.Cell) er
 	}
 }
 
-// goOn takes for a while: as long as a snapshot is held, or a short time beside a backlog.
+// goOn takes for a while: as long as a snapshot is held, or for a short time with a backlog.
 func (t *itemTaker) goOn(ctx context.Context, cell *measure.Cell, keys int, backlog bool) error {
 	during := cell.Held
 	if during == 0 {

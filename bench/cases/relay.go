@@ -45,7 +45,7 @@ const (
 	forwarded = "Watermill's forwarder"
 )
 
-// Relay returns the cases of sending what is written.
+// Relay returns the cases of sending written messages.
 func Relay() []measure.Case {
 	return []measure.Case{
 		{
@@ -112,7 +112,7 @@ func relay(ctx context.Context, cell *measure.Cell, s *dibsStore, sink outbox.Si
 	return errors.Join(err, cell.Check("messages sent", r.Stats().Sent, want))
 }
 
-// A receiver answers requests, and notes whose messages come in order.
+// A receiver answers requests, and checks the order of each stream's messages.
 type receiver struct {
 	*httptest.Server
 

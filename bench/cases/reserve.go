@@ -276,7 +276,7 @@ func redisSet(ctx context.Context, client *redis.Client, key string, value []byt
 	return err == nil, err
 }
 
-// redisSetThenGet asks whose the key is, if it is taken.
+// redisSetThenGet reads the owner of the key if it is taken.
 func redisSetThenGet(ctx context.Context, client *redis.Client, key string, value []byte) (bool, error) {
 	won, err := redisSet(ctx, client, key, value)
 	if won || err != nil {

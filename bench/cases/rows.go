@@ -109,7 +109,7 @@ func (r *rows) block() ([]row, error) {
 	return block, nil
 }
 
-// longMessage is a message whose data and metadata have 450 bytes together.
+// longMessage is a message with 450 bytes of data and metadata.
 func longMessage(stream messagestore.StreamName, n int64) messagestore.Envelope {
 	m := message(strings.TrimPrefix(string(stream), string(rowsCategory)+"-"), n)
 	body, _ := m.Body.(transferred)

@@ -72,7 +72,7 @@ func newBooking(s *dibsStore) (booking, error) {
 	return booking{of, s}, err
 }
 
-// run does f beside a runner.
+// run calls f while a runner works.
 func (b booking) run(ctx context.Context, f func(ctx context.Context) error) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -96,7 +96,7 @@ func (b booking) book(ctx context.Context) error {
 	return err
 }
 
-// call has callers start sagas and wait, beside a runner.
+// call makes callers start sagas and wait, while a runner works.
 func (b booking) call(ctx context.Context, cell *measure.Cell, callers int) (done int64, err error) {
 	err = b.run(ctx, func(ctx context.Context) (err error) {
 		done, err = cell.Callers(ctx, callers, func(ctx context.Context, _ int) (int, error) { return 1, b.book(ctx) })

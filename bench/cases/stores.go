@@ -18,8 +18,8 @@ import (
 // faster: in one category they take turns, and in many the processors are the limit.
 const messageDBConns = 32
 
-// A store writes one message at an expected version. It reports whether it was written;
-// a conflict is no error.
+// A store writes one message at an expected version. It reports whether the message was written; a
+// conflict is not an error.
 type store interface {
 	write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (wrote bool, err error)
 

@@ -14,7 +14,8 @@ const (
 	twoStreams = "Dibs, two streams"
 )
 
-// Streams returns the cases of writes to two streams, all or nothing, beside writes to one.
+// Streams returns the cases of writes to two streams, all or nothing, compared with writes to one
+// stream.
 func Streams() []measure.Case {
 	many := func(callers int, atLeast float64) measure.Case {
 		return measure.Case{

@@ -273,7 +273,7 @@ func wakeAcross(o opener, sender openWake, task wakeTask) func(context.Context, 
 			}
 			task := wakeTask{task.MessageDB, url, wakeMessages(cell)}
 			// The consumer may have the last message, and be done, before its writer has the
-			// answer: that is no reason to give up on it.
+			// answer, which is fine.
 			tallies, err := cell.Processes(ctx, wakeChild, []any{task}, func(context.Context) error {
 				return send(ctx, cell, task.Messages, write)
 			})

@@ -61,8 +61,7 @@ func writers(inCategories, callers int, openers ...opener) []measure.Contender {
 	return contenders
 }
 
-// writeOn has callers write, each to one of the categories, and returns how many
-// messages they wrote.
+// writeOn makes callers write, each to a category of to, and returns how many messages they wrote.
 func writeOn(ctx context.Context, cell *measure.Cell, s store, to []messagestore.Category, callers int) (int64, error) {
 	of := make([]*writer, callers)
 	for i := range of {
@@ -73,7 +72,7 @@ func writeOn(ctx context.Context, cell *measure.Cell, s store, to []messagestore
 	})
 }
 
-// categories are as many names as are asked for.
+// categories returns n names.
 func categories(n int) []messagestore.Category {
 	names := make([]messagestore.Category, n)
 	for i := range names {

@@ -57,7 +57,7 @@ const (
 	Least     Metric = "least"            // seconds of an operation, the least of many
 )
 
-// A Goal is a bound for a contender's figure, or for its ratio to another's.
+// A Goal is a bound for a contender's figure, or for its ratio to the figure of another contender.
 type Goal struct {
 	Metric Metric
 
@@ -100,7 +100,8 @@ func (c Case) validate() error {
 	return nil
 }
 
-// Validate reports the first case that cannot be run, or whose name another has.
+// Validate returns an error for the first case that cannot be run, or has the name of an earlier
+// case.
 func Validate(cases []Case) error {
 	for i, c := range cases {
 		if err := c.validate(); err != nil {

@@ -21,7 +21,7 @@ import (
 // A Cell is one contender's turn in one round of a case. Its methods are for the
 // goroutine that Run was called on, but for [Cell.Observe].
 type Cell struct {
-	// Servers starts the servers that are asked for; they live as long as the run.
+	// Servers starts servers on demand; they live as long as the run.
 	Servers *server.Set
 
 	// Time is how long to measure, Warmup how long to work before that.
@@ -64,7 +64,7 @@ type Tally struct {
 	Extra     map[Metric]float64 // what was Set
 }
 
-// Metrics returns the tally's figures. An operation that was never done has none.
+// Metrics returns the tally's figures, without operations that were never done.
 func (t Tally) Metrics() map[Metric]float64 {
 	m := map[Metric]float64{}
 	if t.Units > 0 {
@@ -284,7 +284,7 @@ func (c *Cell) Set(metric Metric, value float64) {
 	c.tally.Extra[metric] = value
 }
 
-// Tally returns the measurements so far, for a figure that is made of others.
+// Tally returns the measurements so far, to derive a figure from others.
 func (c *Cell) Tally() Tally { return c.tally }
 
 // Check fails the run unless the count in the store is the count of the work: each cell

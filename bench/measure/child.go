@@ -56,8 +56,8 @@ func (p *childPipe) awaitGo() error {
 	return err
 }
 
-// RunChild does a child's work if this process is one, and then ends it. main calls it
-// first, and so does the TestMain of a package whose tests run cells.
+// RunChild does the work of a child if this process is a child, and then exits. Call it first in
+// main, and in the TestMain of a package with tests that run cells.
 func RunChild() {
 	encoded, ok := os.LookupEnv(childVariable)
 	if !ok {

@@ -1,4 +1,4 @@
-// Package report writes the measurements down: as JSON, as Markdown, and for benchstat.
+// Package report writes the measurements: as JSON, as Markdown, and for benchstat.
 //
-// Whether a goal was met is computed from the figures of the run, here and nowhere else.
+// Only this package decides whether a goal was met, from the figures of the run.
 package report

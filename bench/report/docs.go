@@ -14,7 +14,8 @@ const (
 	docsEnd   = "<!-- end of the part made by make bench/docs -->\n"
 )
 
-// Docs puts results into the document at path, between its two marks, and results.json beside it.
+// Docs puts results into the document at path, between its two marks, and writes results.json into
+// the same folder.
 func Docs(path string, r Results) error {
 	doc, err := os.ReadFile(path)
 	if err != nil {

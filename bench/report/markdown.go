@@ -55,7 +55,7 @@ func runText(b *strings.Builder, r Results) {
 	}
 }
 
-// Goals returns the table of the goals, each with its measured figure, or "" if there are none.
+// Goals returns the table of the goals, each with its measured figure, or "" without goals.
 func Goals(r Results) string {
 	var b strings.Builder
 	goalsTable(&b, r)
@@ -77,7 +77,7 @@ func goalsTable(b *strings.Builder, r Results) {
 	fmt.Fprintln(b)
 }
 
-// verdict says whether a goal was met, and by how much of it it was not.
+// verdict says whether a goal was met, and if not, by how much it was missed.
 func verdict(g Goal) string {
 	bound := max(g.AtLeast, g.AtMost)
 	switch by := math.Round(100 * math.Abs(g.Median-bound) / bound); {

@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 )
 
-// Results are of one run, or of several runs that [Results.Add] has put together.
+// Results have the figures of one run, or of several runs joined by [Results.Add].
 type Results struct {
 	Run    Run      `json:"run"`
 	Cases  []Case   `json:"cases"`
@@ -132,7 +132,7 @@ func (r *Results) Add(later Results) {
 	r.Added = append(r.Added, added)
 }
 
-// figure is of at least one value.
+// figure returns the figure of at least one value.
 func figure(values []float64) Figure {
 	values = slices.Sorted(slices.Values(values))
 	n := len(values)

@@ -26,8 +26,8 @@ type process struct {
 	log string
 }
 
-// start runs a server in dir, as the user owner if there is one. It is told to end by
-// the signal stop, also by the kernel if this process dies.
+// start runs a server in dir, as the user owner if owner is not nil. The signal stop ends it; the
+// kernel sends that if this process dies.
 func start(dir string, owner *syscall.Credential, stop syscall.Signal, name string, args ...string) (*process, error) {
 	p := &process{dir: dir, log: filepath.Join(dir, "log")}
 	log, err := os.Create(p.log)

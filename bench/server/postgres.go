@@ -111,6 +111,6 @@ func (p *Postgres) Version(ctx context.Context) (version string, err error) {
 	return version, err
 }
 
-// Stop stops the server and removes its data. Its databases are no longer needed, so it
-// does not take leave of them.
+// Stop stops the server and removes its data. It does not shut down cleanly, because nobody needs
+// the databases.
 func (p *Postgres) Stop() error { return p.process.end(syscall.SIGQUIT) }

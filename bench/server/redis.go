@@ -47,7 +47,7 @@ func StartRedis(ctx context.Context, base, sync string) (*Redis, error) {
 	return r, nil
 }
 
-// RedisVersion is the version that redis-server reports, or "" where there is none.
+// RedisVersion returns the version that redis-server reports, or "" if it is not installed.
 func RedisVersion(ctx context.Context) string {
 	said, err := exec.CommandContext(ctx, "redis-server", "--version").Output()
 	if err != nil {

@@ -28,7 +28,7 @@ type Set struct {
 	redis  map[string]*Redis
 }
 
-// NewSet returns a set of servers whose folders are below dir; "" for /var/tmp.
+// NewSet returns a set of servers with folders below dir; "" means /var/tmp.
 func NewSet(dir string) *Set { return &Set{dir: dir, redis: map[string]*Redis{}} }
 
 // Dir is the folder that the servers' folders are below: one on a disk.

@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// Config changes how the component works. A nil *Config is a good one.
+// Config configures the component. nil means the defaults.
 type Config struct {
 	// Now tells the time that events are stamped with.
 	//
@@ -70,7 +70,7 @@ type component struct {
 	config   Config
 }
 
-// Handlers returns the handlers of an account's commands, for the consumers of [Commands] and of
+// Handlers returns the handlers for commands to accounts, for the consumers of [Commands] and
 // [Copies].
 func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	c := &component{store: store}

@@ -67,7 +67,7 @@ func Open(ctx context.Context, config Config) (*Service, error) {
 	return s, nil
 }
 
-// open returns a store whose transactions are *sql.Tx on either database.
+// open returns a store on either database, with *sql.Tx as its transactions.
 func open(ctx context.Context, config Config) (*messagestore.Store, func() error, error) {
 	settings := &messagestore.Config{Logger: config.Logger}
 	if !strings.HasPrefix(config.Database, "postgres") {

@@ -9,7 +9,7 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
-// The garage is a component of its own: it knows nothing of trips but their ids.
+// The garage is a separate component: it only knows the ids of trips.
 const (
 	cars        messagestore.Category = "car"
 	carCommands messagestore.Category = "car:command"

@@ -1,5 +1,5 @@
-// Package evolving is a service whose messages have changed since it was first deployed. The page
-// docs/evolving.md goes through it.
+// Package evolving is a service that has changed its messages since it was first deployed. The page
+// docs/evolving.md explains it.
 package evolving
 
 import (
@@ -145,7 +145,7 @@ func notedUnderEitherName(m *messagestore.Message) (SeatNoted, error) {
 	return SeatNoted{Text: cmp.Or(data.Text, data.Note)}, err
 }
 
-// mailer follows the seats, and mails guests whose seat is held. The consumer reads SeatHeld, and
+// mailer follows the seats, and mails a guest when a seat is held. The consumer reads SeatHeld, and
 // SeatReserved, which is its former name.
 func mailer(store *messagestore.Store, mail handler.Func[SeatHeld]) (*consumer.Consumer, error) {
 	mux := handler.New()

@@ -56,7 +56,7 @@ type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-// run sends all mails, and returns what is dead.
+// run sends all mails, and returns the dead items.
 func run(ctx context.Context, out io.Writer) ([]queue.Item, error) {
 	store, err := dibs.Open(ctx, "memory:", nil) // or sqlite:FILE, or postgres://...
 	if err != nil {

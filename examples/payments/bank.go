@@ -26,9 +26,9 @@ type Call struct {
 	Number int64     `json:"number,omitempty"` // of the transfer; 0 for an order that was refused
 }
 
-// A Bank carries out every order that it gets, as often as it gets it: it dedupes nothing. It
-// keeps, for each payment, the greatest fencing token that it has seen, and refuses an order with
-// a smaller one. It logs each call. It is safe for concurrent use.
+// A Bank carries out every order that it gets, as often as it gets it, without deduplication. It
+// keeps, for each payment, the greatest fencing token that it has seen, and refuses orders with a
+// smaller token. It logs each call. It is safe for concurrent use.
 type Bank struct {
 	delay time.Duration
 

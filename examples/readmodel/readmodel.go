@@ -22,7 +22,7 @@ type Deposited struct {
 // MessageType returns the name that is stored.
 func (Deposited) MessageType() string { return "Deposited" }
 
-// Schema has the tables. The position in a row is that of the last event that the row has.
+// Schema has the tables. Each row has the position of the last event that it includes.
 const Schema = `
 create table balances (account text primary key, balance bigint not null, position bigint not null);
 create table branches (branch text primary key, total bigint not null);
@@ -64,7 +64,8 @@ func balance(ctx context.Context, tx *sql.Tx, m handler.Message[Deposited]) erro
 	return err
 }
 
-// branch updates a row that many streams add to, so the position of each stream is in a table beside it.
+// branch updates a row that many streams add to, so the position of each stream is in another
+// table.
 func branch(ctx context.Context, tx *sql.Tx, m handler.Message[Deposited]) error {
 	seen, err := tx.ExecContext(ctx, `
 		insert into branches_seen (stream, position) values ($1, $2)

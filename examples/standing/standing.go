@@ -31,7 +31,7 @@ const (
 	Accounts messagestore.Category = "account"
 )
 
-// Due is an order whose day has come.
+// Due is an order on its day of payment.
 type Due struct {
 	Order   string `json:"order"`
 	Account string `json:"account"`

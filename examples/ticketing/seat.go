@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	seats    messagestore.Category = "seat"         // events: seat-12A has those of seat 12A
+	seats    messagestore.Category = "seat"         // events: seat-12A has the events of seat 12A
 	commands messagestore.Category = "seat:command" // commands: seat:command-12A
 )
 
@@ -44,7 +44,7 @@ type HoldRefused struct {
 // MessageType returns "HoldRefused".
 func (HoldRefused) MessageType() string { return "HoldRefused" }
 
-// An Answer is what became of a request.
+// An Answer is the outcome of a request.
 type Answer struct {
 	Seat string `json:"seat"`
 	Held bool   `json:"held"`

@@ -21,7 +21,7 @@ const Schema = `create table if not exists holds (
 	seat text, key text, email text not null, held boolean not null, primary key (seat, key)
 )`
 
-// Config is what one replica is told.
+// Config configures a replica.
 type Config struct {
 	Database string        // URL
 	Mail     string        // URL of the mail service

@@ -63,8 +63,8 @@ func (s *Service[Tx]) OpenAccounts(ctx context.Context, balances map[string]int6
 	})
 }
 
-// Balance returns the balance of an account. The error matches [messagestore.ErrNotFound] if there
-// is none.
+// Balance returns the balance of an account. The error matches [messagestore.ErrNotFound] if the
+// account does not exist.
 func (s *Service[Tx]) Balance(ctx context.Context, id string) (balance int64, err error) {
 	return balance, s.transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		found, err := s.sql(ctx, tx, `select balance from accounts where id = $1`, []any{id}, &balance)

@@ -37,8 +37,8 @@ func payOrder(_ context.Context, t Transfer) (messagestore.StreamWrite, error) {
 	return messagestore.To(Outgoing.Stream(t.ID), messagestore.AnyVersion, PayOrder{"pay", t.ID, t.From, t.To, t.Amount}), nil
 }
 
-// cancelOrder does not look at the receipt: a bank whose answer is not known may have paid, and may
-// pay later.
+// cancelOrder does not look at the receipt: if the bank's answer is unknown, the bank may have
+// paid, or may pay later.
 func cancelOrder(_ context.Context, t Transfer, _ *Receipt) (messagestore.StreamWrite, error) {
 	return messagestore.To(Outgoing.Stream(t.ID), messagestore.AnyVersion, CancelOrder{"cancel", t.ID}), nil
 }

@@ -1,7 +1,7 @@
-// Package demo has the programs of the examples, each with a demo: it runs the example in processes
-// of their own, kills some, and compares the records with what was asked for. The demos share the
-// stage ([Run]), on which processes are started, killed and stopped; the books ([Books]), in which
-// all records of a run are tables; and the verdict, whose figures are queries of the books.
+// Package demo has the programs of the examples, each with a demo, which runs the example in
+// several processes, kills some, and compares the records with the requests. The demos share [Run],
+// which starts, kills and stops processes; [Books], which has all records of a run as tables; and
+// the verdict, which queries the books for its figures.
 package demo
 
 import (

@@ -145,7 +145,7 @@ func (b *Books) Copy(ctx context.Context, from *sql.DB, table, query string) {
 	b.keep(rows.Err())
 }
 
-// messages are those of the store as its SQL has them.
+// The SQL for the messages of a store.
 const (
 	onSQLite   = "select lower(hex(id)) id, stream_name stream, category, position, global_position global, type, coalesce(data, '') data, coalesce(metadata, '{}') metadata, time at from dibs_messages order by global_position"
 	onPostgres = "select replace(id::text, '-', '') id, stream_name stream, category, position, global_position global, type, coalesce(data::text, '') data, coalesce(metadata::text, '{}') metadata, (extract(epoch from time) * 1000000)::bigint at from %smessages order by global_position"
@@ -195,7 +195,7 @@ func (b *Books) AddMessages(all []Stored) {
 	b.Exec(messages)
 }
 
-// Schema is what goes before the name of a table of the run's own: its schema on PostgreSQL, "" on
+// Schema returns the prefix for the names of the run's tables: the schema on PostgreSQL, "" on
 // SQLite.
 func Schema(storeURL string) string {
 	u, err := url.Parse(storeURL)
@@ -228,7 +228,7 @@ func OpenSQL(storeURL string) (db *sql.DB, schema string, err error) {
 	return stdlib.OpenDB(*config), Schema(storeURL), nil
 }
 
-// ReadLines reads a file of JSON lines. A file that is not there has none.
+// ReadLines reads a file of JSON lines. A missing file is like an empty file.
 func ReadLines[T any](path string) (all []T, err error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Listen returns a socket for processes to inherit, so that one that was killed keeps its address,
-// and its URL.
+// Listen returns a socket for processes to inherit, and its URL. A process that replaces a killed
+// process so keeps the address.
 func (r *Run) Listen() (*os.File, string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed below
 	if err != nil {
@@ -102,8 +102,8 @@ type Answer struct {
 	Body   []byte
 }
 
-// Call sends a request, with a body as JSON if it is not nil. The header's names stay as they are:
-// a request with "idempotency-key" is one that net/http does not repeat by itself.
+// Call sends a request, with body as JSON if it is not nil. It does not change the case of header
+// names: net/http does not repeat a request with "idempotency-key".
 func Call(ctx context.Context, client *http.Client, method, url string, header map[string]string, body any) (Answer, error) {
 	var encoded []byte
 	if body != nil {

@@ -34,7 +34,7 @@ type Order struct {
 	To      string
 }
 
-// OrderFlags are those of a demo of orders.
+// OrderFlags are the flags of a demo of orders.
 type OrderFlags struct {
 	Orders string `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
 	Seed   uint64 `placeholder:"N" help:"Draw copies and the like from this. Defaults to the time."`

@@ -280,8 +280,8 @@ func (d *paymentsDemo) client(ctx context.Context, number int) error {
 	return tasks.Wait()
 }
 
-// do sends the copies of a payment at once and, until one of the client's requests is answered
-// for good, more of them one after the other.
+// do sends several copies of a payment at once, and then further copies one after the other until a
+// request gets a final answer.
 func (d *paymentsDemo) do(ctx context.Context, client *http.Client, random *rand.Rand, task paymentTask) error {
 	answered := make(chan bool, task.copies)
 	ask := func(payment payments.Payment, planted bool, tries int) func() bool {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// stopLimit is for a process that is told to end.
+// stopLimit is how long a process may take to stop.
 const stopLimit = 2 * time.Minute
 
 // A Process is this program, started again in a role.
@@ -33,7 +33,8 @@ type Process struct {
 	told  atomic.Bool // to end
 }
 
-// Start starts this program again on the run's store. If the process ends by itself, the run fails.
+// Start starts this program again on the run's store. If the process ends without Kill or Stop, the
+// run fails.
 func (r *Run) Start(name string, socket *os.File, args ...string) (*Process, error) {
 	p := &Process{run: r, name: name, args: args, socket: socket}
 	if err := p.start(); err != nil {
@@ -72,14 +73,14 @@ func (p *Process) start() error {
 // PID is the process's number.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Kill ends a process as a power cut would. It does nothing to one that has ended.
+// Kill ends a process like a power cut. It does nothing if the process has ended.
 func (p *Process) Kill() {
 	p.told.Store(true)
 	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.ended
 }
 
-// KillAndStart kills a process, and starts another in its place.
+// KillAndStart kills a process, and starts another instead.
 func (p *Process) KillAndStart() error {
 	p.Kill()
 	return p.start()
@@ -114,8 +115,8 @@ func (p *Process) AwaitStop(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Stop ends a process as a deployment does. One that is stopped before it has begun ends by the
-// signal itself, or interrupted.
+// Stop ends a process like a deployment. A process that is stopped before it has begun is ended by
+// the signal, or returns as interrupted.
 func (p *Process) Stop() error { return p.stop(stopLimit) }
 
 func (p *Process) stop(limit time.Duration) error {
@@ -147,7 +148,7 @@ func (p *Process) Restart() error {
 	return p.start()
 }
 
-// stopAll stops all processes at once, but for those that the verdict asks.
+// stopAll stops all processes at once, except the processes that the verdict needs.
 func (r *Run) stopAll() error {
 	ended := make([]error, len(r.processes))
 	var ending sync.WaitGroup

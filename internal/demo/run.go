@@ -22,21 +22,21 @@ import (
 const StoreVariable = "DIBS_STORE"
 
 var (
-	// ErrUsage is matched by the error of a call that cannot be carried out as it is.
+	// ErrUsage is returned when the command line is wrong.
 	ErrUsage = errors.New("wrong call")
 
-	// ErrBooksDiffer is returned by a run whose records do not agree.
+	// ErrBooksDiffer is returned when the records of a run do not agree.
 	ErrBooksDiffer = errors.New("the books differ")
 
-	// errNotDone is matched by the error of a run whose limit ended before its work was done.
+	// errNotDone is returned when the limit of a run ended before its work was done.
 	errNotDone = errors.New("not done")
 )
 
 // Output is where a command prints.
 type Output struct{ Stdout, Stderr io.Writer }
 
-// The exit codes of a command that was told to end before its work was done, as shells have it for
-// Ctrl-C, and of a run whose limit ended before.
+// The exit codes of a command that was interrupted before its work was done, the same as in shells
+// for Ctrl-C, and of a run that reached its limit first.
 const (
 	interrupted = 130
 	notDone     = 3
@@ -53,8 +53,8 @@ func (p Program) Run() int {
 }
 
 // Main runs the command of args and returns the exit code: 0 for success, 1 for a failure, 2 for a
-// wrong call, 3 for a run whose limit ended before its work was done, 130 for a command that failed
-// because ctx ended.
+// wrong command line, 3 if the limit of a run ended before its work was done, 130 if the command
+// failed because ctx ended.
 func Main(ctx context.Context, commands any, name, description string, args []string, stdout, stderr io.Writer) int {
 	helped := false
 	parser, err := kong.New(commands,
@@ -94,7 +94,7 @@ func Main(ctx context.Context, commands any, name, description string, args []st
 	return 1
 }
 
-// Flags are those of each demo.
+// Flags are the flags of all demos.
 type Flags struct {
 	Store string        `env:"DIBS_STORE" placeholder:"URL" help:"The store: sqlite:FILE or postgres://... Defaults to SQLite in a throwaway folder."`
 	Limit time.Duration `default:"30m" placeholder:"TIME" help:"Give up after this time: the exit code is then 3. Defaults to ${default}."`
@@ -120,8 +120,8 @@ type Show interface {
 	// Work starts the processes and ends when all is done, or ctx. The context ends if a process
 	// fails.
 	Work(ctx context.Context, r *Run) error
-	// Verdict fills the books when the processes have been stopped, and returns how a good run is
-	// told.
+	// Verdict fills the books when the processes have been stopped, and returns the text for a good
+	// run.
 	Verdict(ctx context.Context, r *Run, b *Books) (good string, err error)
 }
 
@@ -135,7 +135,7 @@ func (f Flags) Play(ctx context.Context, o *Output, empty messagestore.Category,
 	return r.Play(ctx, show)
 }
 
-// Open opens a run, for a demo that counts on no messages in a category.
+// Open opens a run, for a demo that needs a category, empty, without messages.
 func (f Flags) Open(ctx context.Context, o *Output, empty messagestore.Category) (_ *Run, err error) {
 	r := &Run{Out: o.Stdout, Screen: NewScreen(o.Stdout), Started: time.Now(), limit: f.Limit}
 	defer func() {

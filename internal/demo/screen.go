@@ -17,8 +17,8 @@ type Progress struct {
 	Tail     string
 }
 
-// A Screen shows progress: one line that changes where there is a terminal, a
-// line every two seconds where there is none.
+// A Screen shows progress: on a terminal a line that changes, otherwise a new line every two
+// seconds.
 type Screen struct {
 	out      io.Writer
 	terminal bool

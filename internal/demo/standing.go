@@ -105,7 +105,7 @@ type standingClient struct {
 	client *http.Client
 }
 
-// A standingPayment is a payment as the bank is asked for it.
+// A standingPayment is a payment in a request to the bank.
 type standingPayment struct {
 	Key, Order, Account, Month string
 	Position                   int64 // in the account's stream
@@ -308,8 +308,8 @@ func (d *standingDemo) start(ctx context.Context, bank string) error {
 	return nil
 }
 
-// disturb kills a worker, stops one and has it go on, mends what is dead, and waits until all is
-// paid.
+// disturb kills a worker, stops another and lets it go on, mends the dead items, and waits until
+// everything is paid.
 func (d *standingDemo) disturb(ctx context.Context, ordered chan error) error {
 	var kept *hold
 	var frozen *Process
@@ -404,7 +404,7 @@ func (d *standingDemo) setUp(ctx context.Context, all []Order) error {
 	return group.Wait()
 }
 
-// mend is a person who looks at what is dead, mends it, and has it tried again.
+// mend does the work of a person: it looks at the dead items, mends the cause, and retries them.
 func (d *standingDemo) mend(ctx context.Context) error {
 	items, err := d.service.Dead(ctx)
 	if err != nil || len(items) == 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The verdict reads messages and tables, and calls nothing of the queue, of its schedules or of the
+// The verdict reads only messages and tables, and does not call the queue, its schedules or the
 // example.
 
 // A planned is a payment that is to be.
@@ -96,7 +96,7 @@ func (d *standingDemo) Verdict(ctx context.Context, r *Run, b *Books) (string, e
 	Add(b, "made", d.bank.made)
 	Add(b, "reason", reasons)
 	b.Exec(standingViews)
-	// Those of the plan that are there once, less all that are in no plan.
+	// The rows of the plan that exist once, minus all rows that are not in the plan.
 	once := func(table string) string {
 		return fmt.Sprintf(`select sum(iif(planned.account is null, -n, n = 1)) from (select "order", month, count(*) n from %s group by 1, 2) left join planned using ("order", month)`, table)
 	}

@@ -180,7 +180,7 @@ func (d *ticketingDemo) disturb(ctx context.Context, load <-chan struct{}) error
 	})
 }
 
-// replace starts a replica and then ends the one in whose place it is.
+// replace starts a replica and then ends the replica that it replaces.
 func (d *ticketingDemo) replace(i int) error {
 	next, err := d.start(i)
 	if err != nil {
@@ -202,8 +202,8 @@ func (d *ticketingDemo) show() int {
 	return d.done
 }
 
-// load sends the requests of the demo, at the rate, whatever becomes of those before, and more if a
-// replica has not been killed and another stopped by then.
+// load sends the requests of the demo at the rate, without waiting for earlier requests, and more
+// requests until a replica has been killed and another stopped.
 func (d *ticketingDemo) load(ctx context.Context) {
 	orders := make(chan *asked)
 	var asks sync.WaitGroup

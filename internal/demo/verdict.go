@@ -51,13 +51,13 @@ func crowns(cents int) string {
 	return fmt.Sprintf("%s%d.%02d", sign, cents/100, cents%100)
 }
 
-// None adds the texts of a query that should have none: of what should not be there.
+// None adds the results of a query that should have no results.
 func (b *Books) None(query string) { b.odd = append(b.odd, b.Texts(query)...) }
 
-// Odd adds a text of what should not be there.
+// Odd adds the description of something that should not exist.
 func (b *Books) Odd(text string) { b.odd = append(b.odd, text) }
 
-// Story tells what a query has, of times in microseconds and texts, in the order of time.
+// Story adds the rows of a query, with times in microseconds and texts, in the order of time.
 func (b *Books) Story(title, query string, args ...any) {
 	lines := b.Texts(`select strftime('%H:%M:%S', at / 1000000, 'unixepoch') || printf('.%06d  %s', at % 1000000, text) from (`+query+`) order by at`, args...)
 	if len(lines) > 0 {
@@ -105,5 +105,5 @@ func (b *Books) Judge(out io.Writer) (right bool, err error) {
 	return b.table(out) && len(b.odd) == 0, b.err
 }
 
-// Told is what is told below the table.
+// Told returns the text below the table.
 func (b *Books) Told() string { return b.told.String() }

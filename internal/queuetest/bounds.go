@@ -65,7 +65,7 @@ var failureTests = []test{
 		}
 		f.is(t, at, "later 3/0 ufu")
 	}},
-	// An item that kills its process does not take one after the other at once.
+	// An item that kills its process does not kill one after the other at once.
 	{"Q6/SessionsThatAreOverAreBackedOffFrom", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "")[0]
 		f.one(t, queuing.Take{Session: 1, Lease: brief})
@@ -87,8 +87,8 @@ var failureTests = []test{
 		pass(t, 2*brief)
 		require.Equal(t, failing, f.soon(t, queuing.Take{}).Message.GlobalPosition, "the first end of a session, whatever failed before")
 	}},
-	// Which of the items that a session had has ended it, nobody knows: a process has died. So
-	// from the second time on each is delivered alone.
+	// When a process dies, nobody knows which of its session's items has killed it. So from the
+	// second time on each is delivered alone.
 	{"Q6/OnlyWhatEndsItsSessionIsBuried", 0, func(t *testing.T, f *fixture) {
 		four := queuing.Policy{MaxFailures: 4}
 		at := f.insert(t, "", "", "")
@@ -142,7 +142,7 @@ var failureTests = []test{
 	}},
 }
 
-// ends has a session reserve items, and end.
+// ends makes a session reserve items, and end.
 func (f *fixture) ends(t *testing.T, session int64, policy queuing.Policy, want int, at ...messagestore.GlobalPosition) {
 	t.Helper()
 	var taken []messagestore.GlobalPosition
@@ -157,7 +157,7 @@ func (f *fixture) ends(t *testing.T, session int64, policy queuing.Policy, want 
 }
 
 var lineTests = []test{
-	// Callers have [queuing.Patience] to come. Where the machine is slower, the sub-test tries again.
+	// Callers have [queuing.Patience] to come. If the machine is slower, the sub-test tries again.
 	{"Q8/ServedInTheirOrder", 0, func(t *testing.T, f *fixture) {
 		await.That(t, "calls within the patience", func() (bool, any) {
 			f := newFixture(f.driver, f.options)
@@ -232,7 +232,7 @@ var lineTests = []test{
 	}},
 }
 
-// wait has a session wait in line.
+// wait makes a session wait in line.
 func (f *fixture) wait(t testing.TB, q queuing.Take) queuing.Take {
 	t.Helper()
 	q.Want = max(q.Want, 1)
@@ -268,7 +268,7 @@ var boundTests = []test{
 		require.Equal(t, soon, f.soon(t, queuing.Take{}).Message.GlobalPosition)
 		require.False(t, f.now(t).Before(date.Truncate(time.Microsecond)))
 	}},
-	// The last date has more microseconds than a double holds.
+	// The last date has more microseconds than a double can hold.
 	{"Q9/DatesAreExact", 0, func(t *testing.T, f *fixture) {
 		dates := []time.Time{
 			time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC),
@@ -308,7 +308,7 @@ var boundTests = []test{
 			require.WithinRange(t, f.item(t, at).Due, before.Add(long), f.now(t).Add(long))
 		}
 	}},
-	// The bound is of all sessions together.
+	// The bound holds for all sessions together.
 	{"Q9/NoMoreThanMaxOut", 0, func(t *testing.T, f *fixture) {
 		two := queuing.Policy{MaxOut: 2}
 		at := f.insert(t, "", "", "", "")
@@ -320,7 +320,7 @@ var boundTests = []test{
 		f.done(t, queuing.Complete, queuing.Delivery{Position: at[0]})
 		require.Equal(t, at[2:3], positions(f.take(t, queuing.Take{Session: 3, Policy: two, Want: 9})))
 	}},
-	// Burst at once, and then Rate in a second.
+	// Burst items come at once, and then Rate per second.
 	{"Q9/NoMoreThanTheRate", 0, func(t *testing.T, f *fixture) {
 		slow := queuing.Policy{Rate: 0.001, Burst: 3}
 		at := f.insert(t, "", "", "", "", "")
@@ -353,7 +353,7 @@ var boundTests = []test{
 		require.False(t, f.status(t).Paused)
 		require.Equal(t, at[1:], positions(f.take(t, queuing.Take{Want: 9})))
 	}},
-	// A caller that waits so long, or for a write, misses nothing.
+	// A caller that waits that long, or until a write, misses nothing.
 	{"Q9/WakeTellsWhen", 0, func(t *testing.T, f *fixture) {
 		requireWake := func(least, most time.Duration) {
 			t.Helper()
@@ -393,7 +393,7 @@ var idleTests = []test{
 		f.is(t, at[0], "out 0/0 ")
 		f.is(t, at[1], "waiting 0/0 ")
 	}},
-	// It may say that something is there though nothing is, and not the other way round.
+	// Ready may report items when nothing is there, but not the other way round.
 	{"Q11/ReadyTellsOfAllThatIsOffered", 0, func(t *testing.T, f *fixture) {
 		there := func(what string) {
 			t.Helper()

@@ -35,7 +35,7 @@ var clockTests = []test{
 			require.ElementsMatch(t, at[1:], positions(f.take(t, queuing.Take{Want: 9})))
 		})
 	}},
-	// What was computed by the right clock is not moved.
+	// Times that were computed by the right clock do not move.
 	{"Clock/DelaysFromBeforeStay", clock, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "", "")
 		f.take(t, delayed(f.one(t, queuing.Take{}).Delivery(), queuing.Defer, 10*time.Minute))
@@ -86,7 +86,7 @@ var clockTests = []test{
 			require.ElementsMatch(t, []messagestore.GlobalPosition{at[1], at[3]}, positions(f.take(t, queuing.Take{Want: 9})))
 		})
 	}},
-	// Whether its session ended by the right clock, or was extended by the wrong one.
+	// This holds whether its session ended by the right clock, or was extended by the wrong clock.
 	{"Clock/ADeadWorkersItemsComeBack", clock, func(t *testing.T, f *fixture) {
 		const lease = 10 * time.Second
 		for _, does := range []struct {
@@ -184,7 +184,7 @@ var clockTests = []test{
 			require.Equal(t, at, positions(taken))
 		})
 	}},
-	// A worker of streams judges by the messages, and has a turn for that.
+	// A worker of streams decides by the messages, and needs a turn for that.
 	{"Clock/TurnsAreOffered", clock, func(t *testing.T, f *fixture) {
 		for _, kind := range []queuing.Kind{queuing.Wait, queuing.Suspend} {
 			eachJump(t, f, func(t *testing.T, f *fixture, wrong func(), right func(time.Duration)) {
@@ -257,7 +257,7 @@ var clockTests = []test{
 	}},
 }
 
-// A jump is a clock that shows the wrong time for a while, and then the right one.
+// A jump is a clock that shows the wrong time for a while, and then the right time.
 type jump struct {
 	name         string
 	wrong, right time.Duration // ahead
@@ -271,8 +271,8 @@ var jumps = []jump{
 	{"-1 h", 0, -time.Hour},
 }
 
-// eachJump calls test for each jump with a queue of its own. The clock is right until the test
-// calls one of the functions; the right time is given in seconds since the clock was right again.
+// eachJump calls test for each jump, each time with another queue. The clock is right until the
+// test calls wrong or right; right takes the time that has passed since the clock was right again.
 func eachJump(t *testing.T, f *fixture, test func(t *testing.T, f *fixture, wrong func(), right func(later time.Duration))) {
 	t.Helper()
 	for _, j := range jumps {

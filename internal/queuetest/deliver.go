@@ -76,8 +76,8 @@ var deliveryTests = []test{
 
 		require.Equal(t, queuing.Delivery{Position: at[0], Version: 1}, f.one(t, queuing.Take{Session: 2}).Delivery())
 	}},
-	// A caller whose take's answer was lost goes on with another session, and keeps the deliveries
-	// that it knows.
+	// If the answer to a take is lost, the caller goes on with another session, and keeps the
+	// deliveries that it knows.
 	{"Q1/KeptDeliveriesGoToTheNextSession", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "", "", "")
 		f.take(t, queuing.Take{Session: 9, Want: 3})
@@ -123,7 +123,7 @@ var deliveryTests = []test{
 			return true, nil
 		})
 	}},
-	// A take has all that its session has out last for its own lease.
+	// A take extends everything that its session has out to the take's lease.
 	{"Q1/SessionThatTakesLasts", 0, func(t *testing.T, f *fixture) {
 		f.insert(t, "", "")
 		f.one(t, queuing.Take{Session: 1, Lease: brief})
@@ -167,8 +167,8 @@ var endTests = []test{
 			}
 		}
 	}},
-	// A position and a version can be guessed, and another database has the same. A session
-	// cannot, and has not.
+	// A position and a version can be guessed, and occur in another database too. A session cannot
+	// be guessed, and does not.
 	{"Q2/OtherSessionsEndNothing", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "a", "a", "")
 		d, other := f.one(t, queuing.Take{Session: 2}).Delivery(), f.one(t, queuing.Take{Session: 3}).Delivery()
@@ -291,7 +291,7 @@ var keyTests = []test{
 		require.Equal(t, at[1:2], positions(f.take(t, queuing.Take{Want: 9})))
 		f.is(t, at[3], "held 0/0 ")
 	}},
-	// An item whose time is yet to come keeps what is behind it.
+	// An item that is due later holds the items behind it.
 	{"Q3/OrderOutlivesFailures", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "a", "a")
 		for version, kind := range []queuing.Kind{queuing.Retry, queuing.Defer, queuing.Unhandled} {
@@ -335,7 +335,7 @@ var keyTests = []test{
 		require.Equal(t, queuing.Delivery{Position: at[0], Version: 2}, d)
 		require.Equal(t, at[1:2], f.next(t, d))
 	}},
-	// A cancelled item is never delivered, and what is behind it waits for what was before it.
+	// A cancelled item is never delivered, and the items behind it wait for the items before it.
 	{"Q3/CancelledItemKeepsTheOrder", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "a", "a", "a")
 		first := f.one(t, queuing.Take{}).Delivery()
@@ -415,7 +415,7 @@ var keyTests = []test{
 		require.Empty(t, wrong)
 		require.Equal(t, keys*items, ended)
 	}},
-	// A worker that has an item out may have worked on those behind it.
+	// A worker that has an item out may have worked on the items behind it.
 	{"Q3/HeldItemsAreCompletedWithTheOneBefore", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "k", "k", "k", "k", "other")
 		require.Equal(t, []messagestore.GlobalPosition{at[0], at[4]}, positions(f.take(t, queuing.Take{Want: 9})))
@@ -456,7 +456,7 @@ var keyTests = []test{
 		require.Equal(t, "[l]", told, "it is out")
 		f.is(t, at[3], "out 0/0 ")
 	}},
-	// What is held takes no place, so a take looks past it for what is not.
+	// Held items do not take places, so a take looks past them for others.
 	{"Q3/AHotKeyDelaysNoOther", 0, func(t *testing.T, f *fixture) {
 		hot := f.insert(t, "hot")
 		for range 4 {
@@ -480,7 +480,7 @@ var keyTests = []test{
 		aLonePlaceLeavesAHotKey(t, newFixture(f.driver, f.options), true)
 		aLonePlaceLeavesAHotKey(t, newFixture(f.driver, f.options), false)
 
-		// A worker with one place, for which there always is an item of the key.
+		// This worker has one place, and there is always an item of the key.
 		late := f.insert(t, "late")[0]
 		for takes, last := 0, hot[0]; last != late; takes++ {
 			require.Less(t, takes, 12)
@@ -492,13 +492,13 @@ var keyTests = []test{
 	}},
 }
 
-// next completes a delivery, and returns what is offered then.
+// next completes a delivery, and returns the items that are offered then.
 func (f *fixture) next(t testing.TB, d queuing.Delivery) []messagestore.GlobalPosition {
 	t.Helper()
 	return positions(f.take(t, queuing.Take{Want: 9, Finishes: []queuing.Finish{{Delivery: d, Kind: queuing.Complete}}}))
 }
 
-// A stage sees that of a key one item is out, and in what order.
+// A stage checks that one item per key is out, and records the order.
 type stage struct {
 	mu    sync.Mutex
 	out   map[messagestore.StreamName]bool
@@ -530,8 +530,8 @@ func (s *stage) is() (int, []string) {
 	return s.ended, slices.Clone(s.wrong)
 }
 
-// A worker with one place ends each item of a key in the call that takes the next, or in one before
-// it, so none of them is ever held.
+// A worker with one place ends each item of a key in the call that takes the next, or in an earlier
+// call, so the items are never held.
 func aLonePlaceLeavesAHotKey(t *testing.T, f *fixture, together bool) {
 	for range 120 {
 		f.insert(t, "hot")
@@ -718,8 +718,7 @@ var transactTests = []test{
 	}},
 }
 
-// finishIn completes deliveries in a transaction, with a message, and returns the function that
-// ends it.
+// finishIn completes a delivery in a transaction, with a message, and ends the transaction.
 func (f *fixture) finishIn(t testing.TB, want queuing.Ending, d queuing.Delivery, commits bool) {
 	t.Helper()
 	tx, commit, rollBack := f.options.Begin(t.(*testing.T), f.driver) //nolint:errcheck,forcetypeassert // as given

@@ -29,7 +29,7 @@ var modelTests = []test{
 	}},
 }
 
-// A side is one of the stores that get the same calls. Its items are known by their numbers.
+// Each side is a store; both get the same calls. Items are identified by numbers.
 type side struct {
 	*fixture
 
@@ -46,7 +46,7 @@ func (s *side) add(at messagestore.GlobalPosition) {
 	s.at = append(s.at, at)
 }
 
-// taken is the answer to a take, with numbers in place of positions.
+// taken returns the answer to a take, with numbers instead of positions.
 func (s *side) taken(taken queuing.Taken) string {
 	text := fmt.Appendf(nil, "%c", taken.Endings)
 	for _, item := range taken.Items {
@@ -65,7 +65,7 @@ func (s *side) numbers(at []messagestore.GlobalPosition) (all []int) {
 	return all
 }
 
-// state is what is known of all items.
+// state returns the states of all items.
 func (s *side) state(t require.TestingT) (all []string) {
 	finished := int64(0)
 	offered := map[messagestore.StreamName]int{} // what is out, or offered at some time
@@ -103,9 +103,9 @@ func (s *side) state(t require.TestingT) (all []string) {
 	return all
 }
 
-// The driver, and the one in memory, answer the same calls alike, and leave the same state. So a
-// rule that one of them forgets is found, unless the other forgets it too. Both clocks stand still
-// but for what the test has pass, so how fast the machine is changes nothing.
+// The driver and the memory driver answer the same calls alike, and leave the same state. This
+// finds a rule that one of them lacks, unless the other lacks it too. Both clocks move only when
+// the test moves them, so the speed of the machine does not matter.
 func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 	begun := time.Now()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -138,7 +138,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 			kinds = append(kinds, 'w', 'w', 's', 's')
 			each("take of none", func(s *side) string { return s.taken(s.take(t, queuing.Take{})) })
 		}
-		// guess is 0, for the session that has the delivery, or another.
+		// guess returns 0 for the session that has the delivery, or another number.
 		guess := func() int64 { return rapid.SampledFrom([]int64{0, 0, 0, 0, 0, 0, 0, 1}).Draw(rt, "guessed session") }
 		session := func() int64 { return rapid.Int64Range(1, 3).Draw(rt, "session") }
 		take := func(want int, lease time.Duration) {

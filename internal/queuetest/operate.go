@@ -81,8 +81,7 @@ var operatorTests = []test{
 		require.Equal(t, waiting, list(queuing.Out, waiting[0], 9))
 		require.Equal(t, waiting[1:2], list(queuing.Out, waiting[1], 1))
 	}},
-	// However large messages are, a list has 4 MiB of them at most. The rest is listed from behind the
-	// last.
+	// A list has at most 4 MiB of messages. The next list begins after the last message.
 	{"Operate/ListsEndAtFourMiB", 0, func(t *testing.T, f *fixture) {
 		data := fmt.Appendf(nil, `{"a":"%s"}`, bytes.Repeat([]byte("a"), 900<<10))
 		var at []messagestore.GlobalPosition
@@ -112,7 +111,7 @@ var operatorTests = []test{
 		f.take(t, queuing.Take{Want: 9})
 		require.Equal(t, at[1:], all(queuing.Held))
 	}},
-	// A queue is there from the first change on, as from the first take on.
+	// A queue exists from the first change on, like from the first take on.
 	{"Operate/PausedBeforeTheFirstTake", 0, func(t *testing.T, f *fixture) {
 		require.Nil(t, f.status(t))
 		f.change(t, queuing.Pause)
@@ -168,7 +167,8 @@ var operatorTests = []test{
 		require.Equal(t, []int64{5, 2, 2, 2}, []int64{status.Taken, status.Finished, status.Back, status.Buried})
 		require.False(t, status.Waiting)
 	}},
-	// A completion in a transaction counts from its commit on, reported or not, and once.
+	// A completion in a transaction counts from its commit on, whether it is reported or not, and
+	// counts once.
 	{"Operate/StatusCountsWhatIsCommitted", transactions, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "", "", "", "")
 		f.take(t, queuing.Take{Want: 4})
@@ -194,7 +194,7 @@ var operatorTests = []test{
 		f.change(t, queuing.Cancel, at...)
 		finished(4)
 	}},
-	// An item that is finished without a worker counts once, in whatever state it was.
+	// An item that is finished without a worker counts once, in any state.
 	{"Operate/StatusCountsWhatIsCancelled", 0, func(t *testing.T, f *fixture) {
 		at := append(f.inEachState(t), f.insert(t, "")...)
 		before := f.status(t).Finished
@@ -206,7 +206,7 @@ var operatorTests = []test{
 		f.take(t, queuing.Take{Want: 9})
 		require.Equal(t, before+int64(len(at)), f.status(t).Finished)
 	}},
-	// An item is out until the end of its session, also where no take has met that end yet.
+	// An item is out until the end of its session, even before any take has noticed that end.
 	{"Operate/StatusCountsSessionsAndWhatIsDue", 0, func(t *testing.T, f *fixture) {
 		scheduled := f.insertAt(t, "", f.now(t).Add(long))
 		at := f.insert(t, "", "", "")
@@ -307,7 +307,7 @@ var operatorTests = []test{
 	}},
 }
 
-// inEachState returns an item that is out, later, held, dead and beyond the cursor.
+// inEachState returns items that are out, later, held, dead and beyond the cursor, one each.
 func (f *fixture) inEachState(t testing.TB) (at []messagestore.GlobalPosition) {
 	t.Helper()
 	at = append(f.insert(t, "a"), f.insertAt(t, "", f.now(t).Add(long)))
@@ -347,7 +347,7 @@ var removeTests = []test{
 		require.Equal(t, queuing.RemovedQueue{Waiting: 1, Suspended: 1}, f.remove(t, queuing.Removal{}))
 		require.Equal(t, queuing.RemovedQueue{Done: true, NameKept: true, Waiting: 1, Suspended: 1}, f.remove(t, queuing.Removal{Unfinished: true}))
 	}},
-	// A worker that still runs is told, and begins with nothing again.
+	// A worker that still runs learns of it, and starts again with an empty queue.
 	{"Remove/KeepsNothingButTheName", 0, func(t *testing.T, f *fixture) {
 		at := f.inEachState(t)
 		out := queuing.Delivery{Position: at[0]}
@@ -376,7 +376,7 @@ var removeTests = []test{
 		require.False(t, f.remove(t, queuing.Removal{Unfinished: true, FreeName: true}).NameKept)
 		require.Len(t, f.take(t, queuing.Take{Want: 9, Session: 3}).Items, 3)
 	}},
-	// Such a queue is of a name that was mistyped, or of another category than meant.
+	// Such a queue has a mistyped name, or another category than intended.
 	{"Remove/ANameThatNeverTookIsFree", 0, func(t *testing.T, f *fixture) {
 		f.insert(t, "", "")
 		f.change(t, queuing.Pause)
@@ -396,8 +396,8 @@ var removeTests = []test{
 		require.ErrorIs(t, must.ErrorOf(f.driver.QueueRemove(t.Context(), queuing.Removal{Queue: other, Unfinished: true})), messagestore.ErrInvalid)
 		require.NotNil(t, f.status(t))
 	}},
-	// Queues of a category keep its messages, so they are not without bound. Callers that make the
-	// last ones at once do not pass it.
+	// Queues of a category keep its messages, so their number is bounded. Callers that make the
+	// last queues at the same time do not exceed the bound.
 	{"Remove/ACategoryHasSoManyQueues", 0, func(t *testing.T, f *fixture) {
 		f.take(t, queuing.Take{})
 		named := func(n int) queuing.Take {
@@ -437,7 +437,7 @@ var removeTests = []test{
 	}},
 }
 
-// remove removes the queue, twice: a call whose answer was lost is made again.
+// remove removes the queue twice, like a caller that has lost the first answer.
 func (f *fixture) remove(t testing.TB, r queuing.Removal) queuing.RemovedQueue {
 	t.Helper()
 	r.Queue = f.of

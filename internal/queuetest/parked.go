@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Queues of parked messages.
+// parkedTests are for queues of parked messages.
 var parkedTests = []test{
 	{"Parked/IsOneItemHoweverManyParkIt", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "a", "a", "b")
@@ -217,7 +217,7 @@ var parkedTests = []test{
 	}},
 }
 
-// allSlots is of the whole category.
+// allSlots is the slots of the whole category.
 const allSlots = math.MaxUint32
 
 // parking returns a parking of a message with three failures.

@@ -1,15 +1,14 @@
-// Package queuetest is the conformance suite of [queuing.Driver]: what queues ask of a driver, as
-// tests. The test file of a driver calls [Run]:
+// Package queuetest tests the promises of [queuing.Driver]. A driver's test file calls [Run]:
 //
 //	func TestQueues(t *testing.T) {
 //		queuetest.Run(t, queuetest.Options{Open: func(t *testing.T) queuing.Driver { return open(t) }})
 //	}
 //
-// Every sub-test is named by the promise that it would refute, Q1 to Q11 and Q16, or by the part of
-// the interface that it holds to its word. Each has been seen to fail: the package's own tests
-// break a driver in one way after another, and demand that the sub-test meant for it finds out.
+// Every sub-test is named by the promise that it tests, Q1 to Q11 and Q16, or by a part of the
+// interface. Each can fail: the package's own tests break a driver in one way after another, and
+// require that the right sub-test notices.
 //
-// Q7 and Q12 to Q15 ask nothing of a driver, and Q10 asks what messagestore/storetest tests.
+// Q7 and Q12 to Q15 do not depend on the driver, and messagestore/storetest tests Q10's conditions.
 package queuetest
 
 import (
@@ -31,28 +30,27 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Options are the subject of the suite.
+// Options describe the driver to test.
 type Options struct {
-	// Open returns a driver. It is called once for each sub-test, and the sub-tests run in
-	// parallel, each with a queue and a category of its own, so all drivers may work on one
-	// database. Open closes its driver with t.Cleanup.
+	// Open returns a driver. It is called once for each sub-test. The sub-tests run in parallel,
+	// each with its own queue and category, so all drivers may use one database. Open must close
+	// its driver with t.Cleanup.
 	Open func(t *testing.T) queuing.Driver
 
-	// Begin begins a transaction of the caller's on the database of a driver that Open returned. It
-	// returns a driver over the transaction, and the functions of which the sub-test calls one.
+	// Begin begins a transaction on the database of a driver that Open returned. It returns a
+	// driver over the transaction, and two functions; the sub-test calls one of them.
 	//
 	// Defaults to leaving out the sub-tests that need it.
 	Begin func(t *testing.T, driver queuing.Driver) (tx queuing.Driver, commit, rollBack func() error)
 
-	// OpenWithClock returns a driver as Open does whose store's clock stands still, and a function
-	// that sets the clock by so much ahead of where it stood at first, or behind that if it is less
-	// than 0.
+	// OpenWithClock is Open for a driver with a clock that stands still. It also returns a function
+	// that sets the clock ahead of its first time, or behind it if the duration is negative.
 	//
 	// Defaults to leaving out the sub-tests that need it.
 	OpenWithClock func(t *testing.T) (driver queuing.Driver, ahead func(time.Duration))
 
-	// Bubble says that the driver takes its time from the time package, and waits in a synctest
-	// bubble only. The sub-tests run in one each, and take no time.
+	// Bubble says that the driver takes its time from the time package and can run in a synctest
+	// bubble. Each sub-test then runs in a bubble, and takes no time.
 	//
 	// Defaults to real time, and short leases.
 	Bubble bool
@@ -60,7 +58,7 @@ type Options struct {
 	spare func(*testing.T) // skips a sub-test that takes long, if it is not its turn
 }
 
-// Run tests the drivers that the options open. Sub-tests that are left out are skipped with the
+// Run tests the drivers that the options open. It skips the sub-tests that are left out, with the
 // reason.
 func Run(t *testing.T, options Options) {
 	t.Helper()
@@ -102,7 +100,7 @@ type test struct {
 	run   func(t *testing.T, f *fixture)
 }
 
-// A need says what a sub-test cannot be run without.
+// A need is something that a sub-test requires.
 type need uint8
 
 const (
@@ -119,8 +117,8 @@ func tests() []test {
 	return all
 }
 
-// Times that a sub-test lets pass, and one that does not pass within it. No step has to be in time
-// for the first.
+// Times that a sub-test lets pass, and a time that is longer than any sub-test. No step has to be
+// in time for the first.
 const (
 	brief = queuing.MinLease
 	long  = time.Hour
@@ -139,7 +137,7 @@ type fixture struct {
 	sessions map[queuing.Delivery]int64 // that have, or had, what was delivered
 }
 
-// took notes the session of what was delivered.
+// took records the session of deliveries.
 func (f *fixture) took(session int64, taken queuing.Taken) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,7 +149,7 @@ func (f *fixture) took(session int64, taken queuing.Taken) {
 	}
 }
 
-// moved notes the next session of what was kept.
+// moved records the next session of kept deliveries.
 func (f *fixture) moved(l queuing.Leave) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,7 +173,7 @@ func newFixture(driver queuing.Driver, options Options) *fixture {
 	return &fixture{driver: driver, options: options, of: queuing.Queue{Name: name, Category: messagestore.Category(name)}}
 }
 
-// insert writes an item for each key. An empty one is a key that no other item has.
+// insert writes an item for each key. An empty text stands for a key that no other item has.
 func (f *fixture) insert(t require.TestingT, keys ...string) (at []messagestore.GlobalPosition) {
 	for _, key := range keys {
 		at = append(at, f.insertAt(t, key, time.Time{}))
@@ -183,7 +181,7 @@ func (f *fixture) insert(t require.TestingT, keys ...string) (at []messagestore.
 	return at
 }
 
-// insertAt writes an item with a date, or with none for the zero time.
+// insertAt writes an item with a date, or without a date for the zero time.
 func (f *fixture) insertAt(t require.TestingT, key string, due time.Time) messagestore.GlobalPosition {
 	item := messagestore.Encoded{ID: uuid.New(), Type: "Item", Data: []byte(`{}`)}
 	if !due.IsZero() {
@@ -195,8 +193,8 @@ func (f *fixture) insertAt(t require.TestingT, key string, due time.Time) messag
 	return written.GlobalPosition
 }
 
-// full returns a take of the queue with what it leaves open: session 1, a lease that does not end,
-// five failures, and the sessions of the deliveries that it ends.
+// full returns q with the missing fields filled in: session 1, a lease that does not end, five
+// failures, and the sessions of the deliveries that it ends.
 func (f *fixture) full(q queuing.Take) queuing.Take {
 	q.Queue, q.Wakes = f.of, f.wakes
 	q.Session = cmp.Or(q.Session, 1)
@@ -228,7 +226,7 @@ func (f *fixture) one(t testing.TB, q queuing.Take) queuing.Taking {
 	return taken.Items[0]
 }
 
-// none requires that nothing is offered.
+// none requires that no item is offered.
 func (f *fixture) none(t testing.TB, q queuing.Take) {
 	t.Helper()
 	q.Want = 100
@@ -299,8 +297,7 @@ func (f *fixture) item(t testing.TB, at messagestore.GlobalPosition) queuing.Ite
 	return item
 }
 
-// is requires what is known of an item: its state, version and failures, and the kinds of the
-// entries of its log.
+// is requires an item's state, version and failures, and the kinds of its log's entries.
 func (f *fixture) is(t testing.TB, at messagestore.GlobalPosition, want string) {
 	t.Helper()
 	require.Equal(t, want, describe(f.item(t, at)))
@@ -321,7 +318,7 @@ func (f *fixture) ready(t testing.TB) queuing.Ready {
 	return must.Do(f.driver.QueueReady(t.Context(), f.of))(t)
 }
 
-// status returns how the queue stands, or nil if it is not there.
+// status returns the status of the queue, or nil if it does not exist.
 func (f *fixture) status(t require.TestingT) *queuing.Status {
 	all := must.Do(f.driver.Queues(context.Background()))(t)
 	for _, status := range all {
@@ -344,7 +341,7 @@ func positions(taken queuing.Taken) (at []messagestore.GlobalPosition) {
 	return at
 }
 
-// pass lets a time pass, in which brief leases end.
+// pass lets time pass; brief leases end in it.
 func pass(t testing.TB, d time.Duration) {
 	t.Helper()
 	select {
@@ -353,7 +350,7 @@ func pass(t testing.TB, d time.Duration) {
 	}
 }
 
-// letters are those of endings.
+// letters returns the letters of endings.
 func letters(endings []queuing.Ending) (all string) {
 	for _, e := range endings {
 		all += string(rune(e))

@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Dead items that an operator has offered again take their places in their streams.
+// If an operator offers dead items again, they take their places in their streams.
 var retriedTests = []test{
 	{"Q3/ARetriedItemIsNextHoweverTheOneThatIsOutEnds", 0, func(t *testing.T, f *fixture) {
 		for name, ends := range map[string]func(f *fixture, d queuing.Delivery) (again bool){
@@ -97,7 +97,7 @@ var retriedTests = []test{
 			}
 		}
 	}},
-	// What comes next waits also if the last before it is finished, dead, or was cancelled before it
+	// The next item waits even if the last before it is finished, dead, or was cancelled before it
 	// was delivered.
 	{"Q3/WhatComesWhileARetriedItemIsOutWaits", 0, func(t *testing.T, f *fixture) {
 		for name, last := range map[string]func(f *fixture, d queuing.Delivery){
@@ -171,7 +171,7 @@ var retriedTests = []test{
 	}},
 }
 
-// buried writes items of one key, of which the first n are dead, and the next is out.
+// buried writes items of one key. The first n are dead, and the next is out.
 func (f *fixture) buried(t testing.TB, n, rest int) (at []messagestore.GlobalPosition) {
 	t.Helper()
 	for i := range n + rest {
@@ -184,7 +184,8 @@ func (f *fixture) buried(t testing.TB, n, rest int) (at []messagestore.GlobalPos
 	return at
 }
 
-// order completes what is offered, one by one, and requires the items in their order, each alone.
+// order completes the offered items one by one, and requires that they come in this order, each
+// alone.
 func (f *fixture) order(t testing.TB, at ...messagestore.GlobalPosition) {
 	t.Helper()
 	for _, p := range at {

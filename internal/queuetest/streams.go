@@ -117,7 +117,7 @@ var streamTests = []test{
 		require.Equal(t, []messagestore.GlobalPosition{second}, positions(f.take(t, queuing.Take{Want: 100})))
 		f.is(t, third, "later 0/0 ")
 	}},
-	// A worker may read a message before the cursor comes to it.
+	// A worker may read a message before the cursor reaches it.
 	{"Q16/WhatWasSeenDoesNotWake", 0, func(t *testing.T, f *fixture) {
 		f.streams()
 		at := f.insert(t, "a")[0]
@@ -174,7 +174,7 @@ var streamTests = []test{
 		status := f.status(t)
 		require.Equal(t, []int64{2, 1, 0, 3}, []int64{status.Suspended, status.Later, status.Out, status.Back})
 
-		// What a turn that went well waits for takes the place of what was said before, also nothing.
+		// The text that a successful turn waits for replaces the earlier text, even if it is empty.
 		for version, text := range []string{"waits for a process of version 2", ""} {
 			f.finish(t, queuing.Finish{Delivery: f.one(t, queuing.Take{}).Delivery(), Kind: queuing.Wait, Delay: 0, Seen: all[1], Error: text})
 			require.Equal(t, text, must.Do(f.driver.QueueItem(t.Context(), f.of, all[1]))(t).Error, "turn %d", version)
@@ -218,7 +218,7 @@ var streamTests = []test{
 			f.none(t, queuing.Take{})
 		}
 	}},
-	// The next turn reads the stream, whatever woke the item meanwhile.
+	// The next turn reads the stream, so a message that woke the item meanwhile is not lost.
 	{"Q16/RetryKeepsItsBackOff", 0, func(t *testing.T, f *fixture) {
 		f.streams()
 		at := f.insert(t, "a")[0]
@@ -257,8 +257,7 @@ var streamTests = []test{
 		f.change(t, queuing.RetryNow, at)
 		require.Equal(t, queuing.Delivery{Position: at, Version: 2}, f.one(t, queuing.Take{}).Delivery())
 	}},
-	// The log has no entry of a turn that went well, so an end that is asked for again is told by the
-	// item's version.
+	// A successful turn has no log entry, so a repeated end is recognized by the item's version.
 	{"Q16/EndingAgainIsTheSame", 0, func(t *testing.T, f *fixture) {
 		f.streams()
 		at := f.insert(t, "a")[0]
@@ -334,13 +333,13 @@ var streamTests = []test{
 	}},
 }
 
-// signal is the type of the messages that wake, and note of others.
+// signal is the type of messages that wake, and note of messages that do not.
 const (
 	signal = "Signal"
 	note   = "Note"
 )
 
-// streams returns a fixture whose takes are of a queue of streams.
+// streams returns a fixture for a queue of streams.
 func (f *fixture) streams() *fixture {
 	f.wakes = []string{signal}
 	return f
@@ -356,7 +355,7 @@ func (f *fixture) write(t require.TestingT, key, messageType string, n int) (las
 	return written.GlobalPosition
 }
 
-// turn ends a turn for as long as nothing wakes the item.
+// turn ends a turn until something wakes the item.
 func (f *fixture) turn(t testing.TB, kind queuing.Kind, d queuing.Delivery, seen messagestore.GlobalPosition) {
 	t.Helper()
 	f.finish(t, queuing.Finish{Delivery: d, Kind: kind, Delay: queuing.MaxDelay, Seen: seen})

@@ -1,19 +1,20 @@
-// Package check has the promises of the store and of its consumers, each of which is a query of the
-// history of a run: see package promise for how a folder of them is read, and docs/guarantees.md
-// for what each id promises.
+// Package check has the promises of the store and its consumers, each as a query of the history of
+// a run. Package promise explains how a folder of promises is read; docs/guarantees.md has the text
+// for each id.
 //
-// The history is the calls of package history, the nemesis's among them, what the store has in the
-// end, and what the harness measured ([Facts]). A write's outcome is as its process was told, or
-// unknown; what Resolve found counts.
+// The history has the calls of package history, including the nemesis's, the content of the store
+// at the end, and the harness's measurements ([Facts]). The outcome of a write is the answer that
+// its process got, or unknown; the answer of Resolve counts.
 //
 // # What a pass says
 //
-// No promise was seen to be broken, and the [Goals] were reached: enough writes were done, refused
-// and unknown, and enough processes were killed, for that to say something. It is no proof.
+// No promise was broken in this run, and the [Goals] were reached: enough writes were done, refused
+// and unknown, and enough processes were killed, to make the result meaningful. It is not a proof.
 //
 // # To look into a breach
 //
-// A finding names calls as process:op, and messages by their ids. All that was done with a message:
+// A finding names calls as process:op, and messages by their ids. This shows everything that was
+// done with a message:
 //
 //	sqlite3 history.db "select process, op, call, at, ended, answer, asked, told from calls
 //	    where asked like '%ID%' or told like '%ID%' order by at"
@@ -61,8 +62,8 @@ func (r *Row) Values() ([]any, error) {
 	}, nil
 }
 
-// Facts are the measurements of a harness, beside the calls. Each is a row: what, of which name,
-// how much, and when.
+// Facts are the measurements of a harness, in addition to the calls. Each is a row: kind, name,
+// number and time.
 type Facts [][]any
 
 // Add adds a measurement.
@@ -73,7 +74,7 @@ func (f *Facts) AddAt(what, name string, n int64, at time.Duration) {
 	*f = append(*f, []any{what, name, n, at.Microseconds()})
 }
 
-// Note writes down the facts, and the categories whose messages are written without a history, such
+// Note records the facts, and the categories with messages that are written without a history, such
 // as the positions of consumers: their writers are not checked.
 func Note(ctx context.Context, h *promise.History, facts Facts, unrecorded ...messagestore.Category) error {
 	for _, fact := range facts {
@@ -89,8 +90,8 @@ func Note(ctx context.Context, h *promise.History, facts Facts, unrecorded ...me
 	return nil
 }
 
-// Goals are how much must happen in a whole run, or in a part of one by a scale below 1, for it to
-// say anything.
+// Goals returns how much must happen in a run to make it meaningful; a scale below 1 is for a part
+// of a run.
 func Goals(scale float64) promise.Goals {
 	goals := promise.Goals{"healthy": 60, "facts:lag": 1, "facts:usable": 2, "facts:goroutines": 1, "facts:memory": 1, "facts:searched": 1}
 	for key, whole := range map[string]int{

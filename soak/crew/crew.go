@@ -30,7 +30,7 @@ import (
 	"github.com/dibs-go/dibs/soak/server"
 )
 
-// Options are those of every run.
+// Options are the options of every run.
 type Options struct {
 	Seed     uint64
 	Duration time.Duration // of the faults, at most
@@ -42,7 +42,7 @@ type Options struct {
 	Dir      string        // where the server keeps its data
 }
 
-// Config says what a run is of.
+// Config describes a kind of run.
 type Config struct {
 	Options
 	Variable string // of the environment, for the task of a process
@@ -108,7 +108,7 @@ func New(ctx context.Context, c Config) (crew *Crew, err error) {
 	return crew, nil
 }
 
-// Close ends the processes, and removes what ends with the run.
+// Close ends the processes, and removes everything that lives only as long as the run.
 func (c *Crew) Close() error {
 	c.Stop(0)
 	for _, child := range c.others {
@@ -147,8 +147,8 @@ func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, tables 
 	return err
 }
 
-// Open connects to the store, on a connection that no fault meets but those of the server. Its
-// caller closes it.
+// Open connects to the store, on a connection that only faults of the server affect. The caller
+// closes it.
 func (c *Crew) Open(ctx context.Context) (*postgres.Driver, error) {
 	return postgres.Open(ctx, c.Postgres.URL(Database), &postgres.Config{Logger: logger.Silent()})
 }
@@ -169,7 +169,7 @@ func (c *Crew) Number(ctx context.Context, query string, args ...any) (n int64, 
 	return n, err
 }
 
-// Copy fills a table of the history with what a query of the database finds.
+// Copy fills a table of the history with the result of a query of the database.
 func (c *Crew) Copy(ctx context.Context, table, query string, args ...any) error {
 	return c.Ask(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, query, args...)
@@ -282,7 +282,7 @@ func (c *Crew) AwaitAnswers(ctx context.Context, answers int64) bool {
 	return ctx.Err() == nil
 }
 
-// Heal tells the processes that there are no more faults.
+// Heal tells the processes that the faults are over.
 func (c *Crew) Heal() {
 	c.mu.Lock()
 	c.healed = true

@@ -65,7 +65,7 @@ type Phase struct {
 	Beside []func(ctx context.Context, end func()) error // go on beside the faults, and may end the phase
 }
 
-// Torment has the faults of a phase, beside each other.
+// Torment runs the faults of a phase, concurrently.
 func (c *Crew) Torment(ctx context.Context, p Phase) error {
 	all := append(slices.Clip(p.Beside), func(ctx context.Context, end func()) error { return c.watch(ctx, p.Until, end) })
 	for i, f := range p.Faults {
@@ -182,7 +182,7 @@ func (c *Crew) Crashed() (up func()) {
 	return func() { c.Nemesis.End(call, Event{Answer: OK}) }
 }
 
-// Crashes records when a server crashes whose clock is set, and starts it again: it is for
+// Crashes records crashes of a server with a set clock, and starts it again. It is for
 // [Crew.Torment].
 func (c *Crew) Crashes(ctx context.Context, _ func()) error {
 	return c.Postgres.Crashes(ctx, c.Crashed)
@@ -213,8 +213,8 @@ func When(is func(m pgproxy.Message) bool, fault pgproxy.Fault) pgproxy.Rule {
 // FromServer reports whether a message is the server's.
 func FromServer(m pgproxy.Message) bool { return m.From == pgproxy.Server }
 
-// JumpClock sets the server's clock off by five minutes to an hour, for a moment, and right again
-// for a while.
+// JumpClock sets the server's clock wrong by five minutes to an hour, for a moment, and then sets
+// it right for a while.
 func (c *Crew) JumpClock(ctx context.Context, random *rand.Rand, lease, right time.Duration) error {
 	off := (5*time.Minute + Dice{random}.Sooner(55*time.Minute)).Truncate(time.Second)
 	if random.IntN(3) == 0 {

@@ -13,8 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// RunProcess does the work of a process if this is one: one that has its task in the environment
-// variable. Then it ends the process.
+// RunProcess does the work of a process, if the environment variable has a task, and then exits.
 func RunProcess[T any](variable string, work func(task T) error) {
 	encoded, ok := os.LookupEnv(variable)
 	if !ok {
@@ -32,7 +31,7 @@ func RunProcess[T any](variable string, work func(task T) error) {
 	os.Exit(0) //nolint:forbidigo // it is main's, here
 }
 
-// Listen calls healed when there are no more faults, and ended when the process is to end.
+// Listen calls healed when the faults are over, and ended when the process must end.
 func Listen(healed, ended func()) {
 	if n, _ := os.Stdin.Read(make([]byte, 1)); n > 0 {
 		healed()
@@ -41,7 +40,7 @@ func Listen(healed, ended func()) {
 	ended()
 }
 
-// TurnOf draws a turn: any order of magnitude is as likely as another.
+// TurnOf draws a turn; all orders of magnitude are equally likely.
 func TurnOf(random *rand.Rand, most int) int64 {
 	return int64(math.Exp(random.Float64() * math.Log(float64(most))))
 }
@@ -57,7 +56,7 @@ func Pool(ctx context.Context, url string, connections int32) (*pgxpool.Pool, er
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// Dice are those of one goroutine.
+// Dice are the random source of one goroutine.
 type Dice struct{ *rand.Rand }
 
 // NewDice returns the dice of the i-th goroutine.

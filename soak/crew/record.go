@@ -11,9 +11,9 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A Head points to what each record has: the number of its call in the file, its time, and its
-// name. A call has the time before it, and its answer the time after it; number and name are the
-// same in both.
+// A Head points to the fields that every record has: the number of its call in the file, its time,
+// and its name. A call has the time before it, and its answer the time after it; number and name
+// are the same in both.
 type Head struct {
 	Op, At *int64
 	Call   *string
@@ -95,8 +95,9 @@ const (
 	// before the first write there.
 	Failover = "failover"
 
-	// Overtake is the time after a failover in which only writers reach the new primary, for it to
-	// grow past the positions of consumers: its answer has the Heads when all others are let there.
+	// Overtake is the time after a failover in which only writers reach the new primary, so that it
+	// grows past the positions of consumers. Its answer has the Heads at the moment when all others
+	// may reach it too.
 	Overtake = "overtake"
 )
 
@@ -106,7 +107,7 @@ const (
 	Failed = "failed" // it did not happen
 )
 
-// Server is the target of a kill that is of no process.
+// Server is the target when the server is killed, and not a process.
 const Server = "server"
 
 // An Event is a record of the nemesis.

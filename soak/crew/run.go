@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// A Scenario is what a run is of.
+// A Scenario is the work of a run.
 type Scenario struct {
 	Clients []Client
 	Phases  []Phase
 	Healed  func(ctx context.Context) error // is called when there are no more faults, and the server is up; nil for nothing
 
-	// Left tells what there is left to do, "" for nothing. A run waits for that, for the time of
-	// Drain at most. Nil for no wait.
+	// Left names the work that is left, or returns "". A run waits until it is "", at most for the
+	// time of Drain. With nil it does not wait.
 	Left  func(ctx context.Context) (left string, err error)
 	Drain time.Duration
 
@@ -24,7 +24,7 @@ type Scenario struct {
 // ErrStuck is the error of [Scenario.Left] where nothing gets on any more.
 var ErrStuck = errors.New("nothing gets on")
 
-// Grace is how long a process may take to end when it is told to.
+// Grace is how long a process may take to end after the end of its input.
 const Grace = 25 * time.Second
 
 // Run has a run, from its beginning to its history. The result are complaints about the run itself.

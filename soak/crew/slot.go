@@ -29,7 +29,7 @@ type Place struct {
 	out string
 }
 
-// A Task is what every process is told.
+// A Task is the part of a task that every process gets.
 type Task struct {
 	Process string // its name, that no other process has
 	Before  string // the name of the process that was in its slot before, "" if none was
@@ -39,13 +39,13 @@ type Task struct {
 	Doom    Doom
 }
 
-// Task returns what a process is told that dies at one of some points, after so many turns: see
+// Task returns the task of a process that dies at a point of points, after a number of turns: see
 // [Place.Doom].
 func (p Place) Task(points []Point, least, most int) Task {
 	return Task{p.Process, p.Before, p.Seed, p.URL, p.out, Doom{Death: p.Doom(points, least, most)}}
 }
 
-// A Client is a kind of process, and what it does.
+// A Client is a kind of process, and its work.
 type Client struct {
 	Name   string // of the slot
 	Role   string // for the faults of some
@@ -90,7 +90,7 @@ func (c *Crew) Add(client Client) (*Slot, error) {
 	return s, nil
 }
 
-// Slots returns those of some roles, or all.
+// Slots returns the slots of these roles, or all.
 func (c *Crew) Slots(roles ...string) (found []*Slot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,8 +188,8 @@ func (s *Slot) supervise() {
 	}
 }
 
-// Stop gives the slot up: its process is told to end and has so long, before it is killed. It
-// reports whether it ended by itself.
+// Stop gives up the slot: it tells the process to end, and kills it after grace. It reports whether
+// the process ended without being killed.
 func (s *Slot) Stop(grace time.Duration) (byItself bool) {
 	s.mu.Lock()
 	s.stopping = true
@@ -215,7 +215,7 @@ func (s *Slot) Stop(grace time.Duration) (byItself bool) {
 	return byItself
 }
 
-// Stop ends the processes of some roles, or all, and complains of those that have to be killed.
+// Stop ends the processes of these roles, or all, and reports the processes that it had to kill.
 func (c *Crew) Stop(grace time.Duration, roles ...string) {
 	var all sync.WaitGroup
 	for _, s := range c.Slots(roles...) {

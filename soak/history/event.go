@@ -1,7 +1,7 @@
-// Package history has the calls that the clients of a store write down: each before it is made, and
-// its outcome after it. An event is a line of a process's file as package crew writes it, and a row
-// of the table calls as package promise reads it: so the names here are those of the columns and of
-// the JSON that the queries of package check look into.
+// Package history has the calls that the clients of a store record: each call before it is made,
+// and its outcome after it. An event is a line of a process's file, which package crew writes, and
+// a row of the table calls, which package promise reads. So the names here are the names of columns
+// and JSON fields in the queries of package check.
 package history
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// The calls. What each is asked and told is in the schema of package check.
+// The calls. The schema of package check has the arguments and answers of each.
 const (
 	Write    = "write"    // one call of Write or WriteStreams
 	WriteTx  = "write-tx" // the same in a transaction of the caller's own
@@ -33,8 +33,9 @@ const (
 	End      = "end"    // of a process, in order
 )
 
-// The answers. A write, or a call that parks or stores a position, that ended as anything but OK
-// and Unknown has changed nothing, and never will. One without an answer is of unknown outcome too.
+// The answers. If a write, or a call that parks or stores a position, ended with anything but OK
+// and Unknown, it has changed nothing, and never will. Without an answer the outcome is unknown
+// too.
 const (
 	OK         = crew.OK
 	Unknown    = "unknown"
@@ -98,7 +99,7 @@ type Append struct {
 	Duplicate bool                        `json:"duplicate,omitempty"`
 }
 
-// A Message is as much of a message as tells it from any other.
+// A Message has the fields that identify a message.
 type Message struct {
 	ID    uuid.UUID `json:"id"`
 	Value uint64    `json:"value,omitempty"` // in its data, and in no other message that was not sent as its copy

@@ -47,8 +47,8 @@ const (
 
 var points = []crew.Point{atReserved, atWorked, atConfirmSent, atCommit, atConfirmed, atReleased}
 
-// RunProcess does the work of a process of a run if this is one, and then ends it. main calls it
-// first, and so does the TestMain of a package whose tests have runs.
+// RunProcess does the work of a process of a run, if this is such a process, and then exits. Call
+// it first in main, and in the TestMain of a package with tests of runs.
 func RunProcess() { crew.RunProcess(Variable, runProcess) }
 
 func runProcess(t *task) error {
@@ -105,7 +105,7 @@ func (c *client) hand(i uint64) *hand {
 	return &hand{client: c, random: dice, zipf: rand.NewZipf(dice.Rand, skew, 1, keys-1), customer: customer{socket: c.Socket}}
 }
 
-// key draws one of the keys that are in use now: they change with time.
+// key draws a key of those now in use, which change with time.
 func (h *hand) key() string {
 	age, lasts := crew.Now()-h.Began, keyTime
 	if h.Long { // when a key is done, the contention for it ends
@@ -122,7 +122,7 @@ func (h *hand) stream(key string) string {
 	return string(stream)
 }
 
-// contentOf returns the content of a request for any key: several are asked for by one request.
+// contentOf returns the content of a request for any key, because one request may name several.
 func contentOf(other bool) any { return map[string]any{"pay": 1, "other": other} }
 
 // job draws a request.
@@ -391,7 +391,7 @@ func (j *job) beats(ctx context.Context, lease *intent.Lease) error {
 	return nil
 }
 
-// steps takes each step by itself.
+// steps takes each step in a separate call.
 func (j *job) steps(ctx context.Context) {
 	lease := j.reserve(ctx)
 	if lease == nil {

@@ -1,15 +1,15 @@
-// Package intents is the soak of package intent: clients that reserve, extend, confirm and release
-// intents while they, and the server, are killed and stopped, a resource outside the store that
-// looks at fencing tokens, and a checker of what they wrote down.
+// Package intents is the soak of package intent: clients reserve, extend, confirm and release
+// intents while they, and the server, are killed and stopped; a resource outside the store checks
+// fencing tokens; and a checker reads their records.
 //
-// [Run] leaves a history: the calls of each process, the resource among them, the messages of all
-// intents, and the rows of the transactions that confirmed some. [promise.Check] holds it against
-// the queries of the folder promises, which know nothing of the code that the clients run:
-// schema.sql says what there is, tables.sql folds the streams into leases, and the first line of
-// each other file says what it looks at.
+// [Run] leaves a history: the calls of each process, including the resource, the messages of all
+// intents, and the rows of the transactions that confirmed some. [promise.Check] compares it with
+// the queries of the folder promises, which are independent of the code that the clients run:
+// schema.sql describes the tables, tables.sql folds the streams into leases, and the first line of
+// each other file says what it checks.
 //
-// All times are microseconds of the machine's clock, which is the server's too, unless a run moves
-// that one: then the rules that compare the two are left out.
+// All times are microseconds of the machine's clock, which is also the server's clock. If a run
+// moves the server's clock, the rules that compare the two are left out.
 package intents
 
 import (

@@ -62,7 +62,7 @@ func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// killServer kills it at any time, or when one of the next transactions is about to commit.
+// killServer kills the server at any time, or when one of the next transactions is about to commit.
 func (r *run) killServer(ctx context.Context, random *rand.Rand) error {
 	if random.IntN(2) == 0 {
 		limited, cancel := context.WithTimeout(ctx, ttl)

@@ -31,7 +31,7 @@ const (
 	Free     = "free" // nothing was held
 )
 
-// Targets of the nemesis, beside processes.
+// Targets of the nemesis, in addition to processes.
 const (
 	Bouncer = "pgbouncer"
 	Sync    = "sync"  // a standby that commits wait for

@@ -12,7 +12,7 @@ import (
 // resourceSocket is the resource's.
 const resourceSocket = "resource.sock"
 
-// A write is one that the resource is asked for.
+// A write is a write to the resource.
 type write struct {
 	Stream string // of the intent
 	Token  int64

@@ -52,7 +52,7 @@ const healer = "healer"
 //go:embed promises/*.sql
 var folder embed.FS
 
-// Promises are what a run is checked for.
+// Promises are the promises that a run is checked for.
 var Promises = must.New(fs.Sub(folder, "promises"))
 
 // Run has processes work on intents while there are faults, and leaves all that [promise.Check]
@@ -146,7 +146,7 @@ func (r *run) heal(ctx context.Context) error {
 	return nil
 }
 
-// left tells what is held.
+// left returns the intents that are held.
 func (r *run) left(ctx context.Context) (left string, err error) {
 	store, intents, err := r.store(ctx)
 	if err != nil {
@@ -228,7 +228,7 @@ func (h *hand) reserveOne(ctx context.Context, key string) {
 	}
 }
 
-// The goals of a run, by the keys of figures.sql: of the issue's, and of one of a minute.
+// The goals of a run, by the keys of figures.sql: of the full run, and of a run of a minute.
 var (
 	Issue = promise.Goals{
 		"serverKills": 200, "kills": 1000, "stops": 300, "bouncerKills": 5, "jumps": 10, "freezes": 5, "syncFailovers": 5, "asyncFailovers": 5,

@@ -27,8 +27,8 @@ type Scene struct {
 	run      func(ctx context.Context, o crew.Options) (complaints []string, err error)
 }
 
-// Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long
-// as the one before, and has other dice.
+// Options returns the options of a run of the scene, with a bug unless m is nil. Each round is
+// twice as long as the previous one, and has another seed.
 func (s *Scene) Options(m *Mutant, seed uint64, round int) crew.Options {
 	o := crew.Options{Seed: seed + uint64(round), Duration: s.Time << round, Drain: s.Drain << round} //nolint:gosec // a few
 	if m != nil {
@@ -75,7 +75,7 @@ var (
 	})
 )
 
-// ofIntents is a scene of intents, in whose first run some leases are lost.
+// ofIntents is a scene of intents; in its first run some leases are lost.
 func ofIntents(name string, o intents.Options) *Scene {
 	return &Scene{name, 8 * time.Second, 0, promise.Goals{"takeovers": 5, "held": 10, "done": 10, "work": 10}, intents.Promises, func(ctx context.Context, c crew.Options) ([]string, error) {
 		o := o

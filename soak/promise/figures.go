@@ -29,7 +29,7 @@ func (g Goals) Times(k int) Goals {
 	return all
 }
 
-// With returns the goals with others in the place of some.
+// With returns the goals, with others replacing those of the same keys.
 func (g Goals) With(others Goals) Goals {
 	all := maps.Clone(g)
 	maps.Copy(all, others)
@@ -55,7 +55,7 @@ func (f Figures) Plus(other Figures) (sum Figures) {
 	return sum
 }
 
-// Left is what is left of goals.
+// Left returns the goals that are not reached yet.
 func (f Figures) Left(goals Goals) Goals {
 	left := Goals{}
 	for key, goal := range goals {
@@ -64,7 +64,7 @@ func (f Figures) Left(goals Goals) Goals {
 	return left
 }
 
-// Missed names the goals that were not reached, also those of which there is no figure.
+// Missed returns the names of the goals that were not reached, or have no figure.
 func (f Figures) Missed(goals Goals) (names []string) {
 	names = f.short(goals)
 	for _, key := range slices.Sorted(maps.Keys(goals)) {
@@ -85,7 +85,7 @@ func (f Figures) short(goals Goals) (names []string) {
 	return names
 }
 
-// Table has the figures beside their goals.
+// Table returns a table of the figures and their goals.
 func (f Figures) Table(goals Goals) string {
 	var b strings.Builder
 	width := 0

@@ -1,24 +1,23 @@
-// Package promise has the history of a run in SQLite, and holds it against promises, each of which
-// is one query.
+// Package promise keeps the history of a run in SQLite, and checks it against promises, each of
+// which is one query.
 //
-// The processes of a run write a line to a file of their own before each call, and another after
-// it: a kill -9 loses nothing that was written. [History.Gather] takes these lines into the table
-// calls of history.db, while the run goes on and when it is over, and what the store has in the end
-// is copied into tables beside it. So a run leaves one file that sqlite3 opens, and the memory that
-// a check needs does not grow with the run.
+// Each process of a run writes a line to its own file before each call, and another after it: a
+// kill -9 does not lose written lines. [History.Gather] copies these lines into the table calls of
+// history.db, during and after the run, and the final content of the store is copied into other
+// tables. So a run leaves one file that sqlite3 can open, and a check needs the same memory for a
+// longer run.
 //
 // A scenario is checked by a folder of SQL:
 //
-//   - schema.sql has its tables beside calls;
-//   - tables.sql, which a check begins with, has tables that several promises look at, made of
-//     those;
-//   - figures.sql tells how much was done, in rows of a key, a name and a number: [Goals] are by
-//     the key;
-//   - each other file is a promise, named after its id in docs/guarantees.md, with a letter where
-//     several queries hold one promise. Its first line is a comment that tells what is promised,
-//     and each row of its result is a breach.
+//   - schema.sql has its tables, in addition to calls;
+//   - tables.sql, which runs first in a check, derives tables that several promises use;
+//   - figures.sql returns how much was done, in rows of a key, a name and a number: [Goals] refer
+//     to the key;
+//   - each other file is a promise, named after its id in docs/guarantees.md, with a letter if a
+//     promise has several queries. Its first line is a comment with the promise, and each row of
+//     its result is a breach.
 //
-// Nothing in a folder knows how Dibs works. A promise is tested with histories that break it.
+// The SQL does not depend on how Dibs works. Tests check each promise with histories that break it.
 package promise
 
 import (
@@ -39,7 +38,7 @@ import (
 	_ "github.com/dibs-go/dibs/messagestore/sqlite" // has the driver
 )
 
-// Never is the end of a call whose process did not live to see it.
+// Never is the end of a call if the process died before the answer.
 const Never = int64(1)<<62 - 1
 
 // Ending ends the name of the file of a process's calls.
@@ -48,8 +47,8 @@ const Ending = ".calls"
 // File is the name of a history's database, in the folder of its run.
 const File = "history.db"
 
-// calls has each call, and its answer: what was asked and what was told are lines of the process's
-// file. A call without an answer ended never.
+// calls has each call and its answer, from the lines of the process's file. A call without an
+// answer ends at Never.
 const calls = `
 	create table if not exists calls (
 		process text not null,
@@ -64,7 +63,8 @@ const calls = `
 	);
 	create index if not exists calls_call on calls (call)`
 
-// A History is what the processes of a run did, and what they left. It is safe for concurrent use.
+// A History has the calls of a run's processes, and the final content of the store. It is safe for
+// concurrent use.
 type History struct {
 	dir   string
 	files fs.FS
@@ -186,14 +186,14 @@ func (h *History) lines(path string, f func(line []byte) error) error {
 	}
 }
 
-// Rows are those of a query of the store.
+// Rows are the rows of a query of the store.
 type Rows interface {
 	Next() bool
 	Values() ([]any, error)
 	Err() error
 }
 
-// Fill inserts rows into a table, whose columns are in the order of their values.
+// Fill inserts rows into a table. The values are in the order of the table's columns.
 func (h *History) Fill(ctx context.Context, table string, rows Rows) error {
 	tx, err := h.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -236,7 +236,7 @@ const findingsEach = 5
 // Passed reports whether no rule was broken.
 func (v *Verdict) Passed() bool { return len(v.Broken) == 0 }
 
-// String tells of each rule whether it holds, and then what was found.
+// String returns whether each rule holds, and then the findings.
 func (v *Verdict) String() string {
 	var b strings.Builder
 	width := 0
@@ -315,7 +315,7 @@ func (h *History) Each(ctx context.Context, query string, f func(scan func(...an
 	return rows.Err()
 }
 
-// Figures tells how much was done up to what was gathered last.
+// Figures returns how much was done, up to the last Gather.
 func (h *History) Figures(ctx context.Context) (all Figures, err error) {
 	query, err := h.read("figures.sql")
 	if err != nil {

@@ -58,7 +58,7 @@ const (
 	atInserted  crew.Point = "queue/inserted" // a transaction that inserts was committed, and its caller not told
 )
 
-// The points that a process passes that works, and one that inserts.
+// The points that a working process passes, and an inserting process.
 var (
 	workPoints   = []crew.Point{atTaken, atEnding, atCompleted, atFinished, atCommitted, atCommitted, atReceived}
 	insertPoints = []crew.Point{"", atStaged, atStaged, atInserted}
@@ -72,8 +72,8 @@ type Mail struct {
 // MessageType returns the type.
 func (Mail) MessageType() string { return "Mail" }
 
-// RunProcess does the work of a process of a run if this is one, and then ends it. main calls it
-// first, and so does the TestMain of a package whose tests have runs.
+// RunProcess does the work of a process of a run, if this is such a process, and then exits. Call
+// it first in main, and in the TestMain of a package with tests of runs.
 func RunProcess() { crew.RunProcess(Variable, runProcess) }
 
 // A process of a run. It is safe for concurrent use.
@@ -164,7 +164,7 @@ func (p *process) hand(i int) *hand {
 	return &hand{p, crew.NewDice(p.Seed, uint64(i))} //nolint:gosec // a few
 }
 
-// work handles items until ctx ends. What each handler does is drawn anew.
+// work handles items until ctx ends. The behaviour of each handler call is random.
 func (p *process) work(ctx context.Context) error {
 	mux := handler.New()
 	var n atomic.Int64
@@ -185,7 +185,7 @@ func (p *process) work(ctx context.Context) error {
 
 var errDrawn = errors.New("it was drawn")
 
-// handled does what a scene has handlers do.
+// handled does the work of a handler in this scene.
 func (h *hand) handled(ctx context.Context, job *queue.Job, n int) error {
 	switch h.Scene {
 	case Poison:
@@ -389,7 +389,7 @@ const (
 	hotItems = 30_000
 )
 
-// poisons inserts items until ctx ends, and now and then one that kills its process.
+// poisons inserts items until ctx ends, and now and then an item that kills its process.
 func (h *hand) poisons(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		if !h.mayInsert(ctx, mostBehind) {

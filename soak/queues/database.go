@@ -19,13 +19,13 @@ import (
 
 // A database has the store of a process, and rows of its own.
 type database interface {
-	// store returns a store whose takes and the like are recorded.
+	// store returns a store that records takes and similar calls.
 	store(ctx context.Context, record func(queuing.Driver) *recording) (*messagestore.Store, error)
 	begin(ctx context.Context) (*transaction, error)
 	close()
 }
 
-// A transaction is one of the caller's own.
+// A transaction is the caller's own transaction.
 type transaction struct {
 	of       any // itself
 	store    func() (*messagestore.Store, error)
@@ -56,7 +56,8 @@ func openDatabase(ctx context.Context, url string) (database, error) {
 type pooled struct{ pool *pgxpool.Pool }
 
 type (
-	// A driver is one level deeper than what records its calls, which goes first.
+	// The driver is embedded one level deeper than the recorder of its calls, so that the
+	// recorder's methods win.
 	deepPostgres struct{ *postgres.Driver }
 	deepSQLite   struct{ *sqlite.Driver }
 
@@ -104,8 +105,8 @@ type file struct {
 // sqliteURL begins the URL of a file.
 const sqliteURL = "sqlite:"
 
-// openSQLite opens a file for transactions of the caller's. They wait for others as long as those
-// of the store do.
+// openSQLite opens a file for the caller's transactions. They wait for others as long as the
+// store's.
 func openSQLite(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=synchronous(full)")
 }

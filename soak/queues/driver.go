@@ -9,7 +9,7 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// A recording writes down what a process asks a queue for, and what it is told.
+// A recording records a process's calls of a queue, and the answers.
 type recording struct {
 	next     queuing.Driver
 	recorder *recorder

@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// faults are those of the time of the run, or until its goals are reached.
+// faults returns the faults for the time of the run, or until its goals are reached.
 func (r *run) faults() crew.Phase {
 	var (
 		killProcess = crew.Fault{Answers: 400, Goal: "kills", Run: r.killProcess}
@@ -45,7 +45,7 @@ func (r *run) faults() crew.Phase {
 	return p
 }
 
-// any draws a process that works; one in ten times one that inserts.
+// any draws a process that works or, one in ten times, a process that inserts.
 func (r *run) any(random *rand.Rand) *crew.Slot {
 	if all := r.Slots(inserter); len(all) > 0 && random.IntN(10) == 0 { // they end by themselves
 		return all[random.IntN(len(all))]
@@ -116,7 +116,7 @@ func (r *run) lockFile(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// operate does one of the things that an operator does. The server is not killed meanwhile.
+// operate does one random thing that an operator does. The server is not killed meanwhile.
 func (r *run) operate(ctx context.Context, random *rand.Rand) error {
 	r.Busy.RLock()
 	defer r.Busy.RUnlock()
@@ -137,7 +137,7 @@ func (r *run) operate(ctx context.Context, random *rand.Rand) error {
 	})
 }
 
-// change records what an operator asks for. The server is up: an error is for a person to look at.
+// change records an operator's change. The server is up, so an error needs a person's attention.
 func (r *run) change(note string, f func() error) {
 	c := r.Nemesis.Begin(crew.Event{Call: Change, Note: note})
 	err := f()

@@ -32,8 +32,8 @@ type questions struct {
 	orphans string // items that are held behind none
 }
 
-// The tables of a run beside those of Dibs. Nothing is unique: the checker sees each row that was
-// committed.
+// The tables of a run, in addition to Dibs's. They have no unique columns, so that the checker sees
+// each committed row.
 const (
 	effects  = "soak_effects"  // rows that handlers write with their completions
 	inserted = "soak_inserted" // rows that callers write with the items that they stage
@@ -108,7 +108,7 @@ func (p *place) driver(ctx context.Context) (*sqlite.Driver, error) {
 	return sqlite.Open(ctx, p.file, &sqlite.Config{BusyTimeout: time.Minute})
 }
 
-// open makes a connection that no fault meets but those of a server.
+// open makes a connection that only faults of the server affect.
 func (p *place) open(ctx context.Context) (messagestore.Driver, error) {
 	if p.db != nil {
 		return p.driver(ctx)
@@ -160,7 +160,7 @@ func (p *place) lock(ctx context.Context, meanwhile func()) {
 	_ = tx.Rollback() // it was, if the run is over
 }
 
-// dump copies what is there.
+// dump copies the content of the store.
 func (p *place) dump(ctx context.Context) error {
 	if p.db != nil {
 		return errors.Join(p.dumpFile(ctx), p.db.Close())

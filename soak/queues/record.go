@@ -47,7 +47,7 @@ type Record struct {
 	Note    string  `json:"note,omitempty"`
 }
 
-// A New is an item that is inserted. Of one that is staged, or of a unique name, there is more.
+// A New is an item that is inserted. It has more fields if it is staged or has a unique name.
 type New struct {
 	ID     string `json:"id"`
 	Stream string `json:"stream"`

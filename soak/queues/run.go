@@ -39,7 +39,7 @@ type run struct {
 //go:embed promises/*.sql
 var folder embed.FS
 
-// Promises are what a run is checked for.
+// Promises are the promises that a run is checked for.
 var Promises = must.New(fs.Sub(folder, "promises"))
 
 // A Scene is the subject of a run.
@@ -125,7 +125,7 @@ func (r *run) resume(ctx context.Context) error {
 	return r.ofQueue(ctx, func(q *queue.Queue) error { return q.Resume(ctx) })
 }
 
-// left tells what is left but what is dead, and held behind that.
+// left returns the items that are left, except items that are dead or held behind a dead item.
 func (r *run) left(ctx context.Context) (left string, err error) {
 	err = r.ofQueue(ctx, func(q *queue.Queue) error {
 		s, err := q.Status(ctx)
@@ -140,7 +140,7 @@ func (r *run) left(ctx context.Context) (left string, err error) {
 	return left, err
 }
 
-// behind reports whether what is held is behind a row.
+// behind reports whether held items are behind a row.
 func (r *run) behind(ctx context.Context) bool {
 	orphans, err := r.place.number(ctx, r.place.orphans)
 	return err == nil && orphans == 0
@@ -170,7 +170,7 @@ func (r *run) look(ctx context.Context) {
 	}
 }
 
-// The goals of a run, by the keys of figures.sql: of make ci/long, and of one of a minute.
+// The goals of a run, by the keys of figures.sql: of make ci/long, and of a run of a minute.
 var (
 	Issue = promise.Goals{
 		"serverKills": 100, "kills": 500, "stops": 100, "cuts": 100, "items": 100_000, "undone": 1000, "staged": 1000, "leftOut": 100, "unstaged": 100, "reused": 100,
@@ -184,7 +184,7 @@ var (
 	}
 )
 
-// Goals are those of a run of about a minute of a scene.
+// Goals returns the goals of a scene's run of about a minute.
 func (s Scene) Goals() promise.Goals {
 	switch s {
 	case Clock:

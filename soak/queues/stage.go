@@ -32,9 +32,9 @@ func (h *hand) stage(ctx context.Context) {
 	h.recorder.End(c, a)
 }
 
-// stageable draws an item: a new one, one that was staged before, maybe by a transaction that is
-// still open, or one of a unique name that other processes draw too. Some of these have another
-// content.
+// stageable draws an item: a new item, an item that was staged before, perhaps by a transaction
+// that is still open, or an item with a unique name that other processes draw too. Some of these
+// have other content.
 func (h *hand) stageable() queue.Entry {
 	e, _ := h.item()
 	body := Mail{1 + h.random.IntN(1000)}

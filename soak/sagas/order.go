@@ -73,7 +73,7 @@ var errDrawn = errors.New("it was drawn")
 
 type orders = saga.Saga[Order, int]
 
-// newOrders returns the saga. The functions of its steps are those of a process.
+// newOrders returns the saga, with the functions of p as its steps.
 func newOrders(store *messagestore.Store, txs *messagestore.TxStore[pgx.Tx], p *process) (*orders, error) {
 	retry := saga.Retry{MaxAttempts: 6, MaxBackoff: 60 * time.Millisecond}
 	config := &saga.StepConfig{Timeout: 3 * time.Second, Retry: retry, Undo: saga.Retry{MaxBackoff: 60 * time.Millisecond}}
@@ -177,8 +177,8 @@ func (p *process) step(ctx context.Context, what string) error {
 	return err
 }
 
-// mood returns what a function of a step comes to. An undo is never refused: that would suspend its
-// saga.
+// mood draws the result of a step's function. An undo is never refused, because that would suspend
+// its saga.
 func (h *hand) mood(ctx context.Context, what string) error {
 	if !wait(ctx, h.random.Sooner(4*time.Millisecond)) {
 		return ctx.Err()

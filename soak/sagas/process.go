@@ -50,8 +50,8 @@ const (
 
 var points = []crew.Point{"", atStep, atStepped, atStepped, atSend, atSent, atRing}
 
-// RunProcess does the work of a process of a run if this is one, and then ends it. main calls it
-// first, and so does the TestMain of a package whose tests have runs.
+// RunProcess does the work of a process of a run, if this is such a process, and then exits. Call
+// it first in main, and in the TestMain of a package with tests of runs.
 func RunProcess() { crew.RunProcess(Variable, runProcess) }
 
 // A process of a run. It is safe for concurrent use.
@@ -112,11 +112,12 @@ func runProcess(t *task) error {
 	return p.run(ctx, cancel)
 }
 
-// A deepDriver is one level deeper than what records its calls, which goes first.
+// A deepDriver embeds the driver one level deeper than the recorder of its calls, so that the
+// recorder's methods win.
 type deepDriver struct{ *postgres.Driver }
 
-// A recordedDriver writes down, by their ids, which messages a runner writes to sagas' streams.
-// Transactions of steps are told by their rows.
+// A recordedDriver records the ids of the messages that a runner writes to the streams of sagas.
+// Transactions of steps are recorded by their rows.
 type recordedDriver struct {
 	deepDriver
 	p *process
@@ -128,13 +129,13 @@ func (d recordedDriver) Append(ctx context.Context, a messagestore.Append) (mess
 	return d.deepDriver.Append(ctx, a)
 }
 
-// AppendAll implements what a store asks its driver for.
+// AppendAll implements [messagestore.Driver].
 func (d recordedDriver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	d.p.writes(appends...)
 	return d.deepDriver.AppendAll(ctx, appends)
 }
 
-// TryAppend implements what a store asks its driver for.
+// TryAppend implements [messagestore.Driver].
 func (d recordedDriver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	d.p.writes(appends...)
 	return d.deepDriver.TryAppend(ctx, appends)
@@ -231,7 +232,7 @@ func (p *process) answer(step string) handler.Handler[Parcel] {
 	})
 }
 
-// A sink takes letters, but for those of some keys for a while.
+// A sink takes letters, but refuses some keys for a while.
 type sink struct{ *process }
 
 // Send implements [outbox.Sink].
@@ -392,8 +393,8 @@ func (h *hand) mend(ctx context.Context, id string) {
 	})
 }
 
-// tell writes a message from outside. One whose answer was lost is written again: a second one
-// changes nothing.
+// tell writes a message from outside. If the answer is lost, it writes the message again: a second
+// write changes nothing.
 func (h *hand) tell(ctx context.Context, id, what string, f func() error) {
 	c := h.recorder.Begin(Record{Call: Tell, Saga: id, Note: what})
 	err := f()
@@ -414,7 +415,8 @@ func answerOf(err error) string {
 	return Failed
 }
 
-// setTimers sets timers until ctx ends, some in the past, and again those whose answer was lost.
+// setTimers sets timers until ctx ends, some in the past, and sets a timer again if the answer was
+// lost.
 func (h *hand) setTimers(ctx context.Context) {
 	const each = 50
 	for ctx.Err() == nil {

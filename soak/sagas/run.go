@@ -46,7 +46,7 @@ type run struct {
 //go:embed promises/*.sql
 var folder embed.FS
 
-// Promises are what a run is checked for.
+// Promises are the promises that a run is checked for.
 var Promises = must.New(fs.Sub(folder, "promises"))
 
 // rowsTable has the rows that steps write in their transactions. Nothing is unique: the checker
@@ -92,8 +92,8 @@ func (r *run) client(name, role string, customers int) crew.Client {
 	}}
 }
 
-// verify has the operator's own look for damage find what the rules do not look for. A planted bug
-// is for the rules.
+// verify runs the operator's own check for damage, to find damage that the rules do not check for.
+// With a planted bug only the rules count.
 func (r *run) verify(ctx context.Context) error {
 	if r.Plant != nil {
 		return nil
@@ -124,8 +124,8 @@ const leftQuery = `
 		(select count(*) from dibs.messages m join dibs.queues q on q.category = m.category
 			where m.category <> $1 and m.global_position > coalesce((select h.cursor from dibs.queue_heads h where h.queue = q.id order by h.version desc limit 1), 0))`
 
-// left tells what is left. What has lost turns with its process again and again waits for minutes,
-// so an operator has it offered soon.
+// left returns the sagas that are left. A saga that has lost several turns with their processes
+// waits for minutes, so an operator offers it again soon.
 func (r *run) left() func(ctx context.Context) (string, error) {
 	var retry time.Time
 	return func(ctx context.Context) (left string, err error) {
@@ -195,7 +195,7 @@ func (r *run) dump(ctx context.Context) error {
 	)
 }
 
-// faults are those of the time of the run, or until its goals are reached.
+// faults returns the faults for the time of the run, or until its goals are reached.
 func (r *run) faults() crew.Phase {
 	p := crew.Phase{Name: "faults", For: r.Duration, Until: r.Goals}
 	if r.Quiet {
@@ -225,8 +225,8 @@ func (r *run) faults() crew.Phase {
 	return p
 }
 
-// The goals of a run, by the keys of figures.sql: of make ci/long, of one of a minute, and of one
-// whose clock jumps.
+// The goals of a run, by the keys of figures.sql: of make ci/long, of a run of a minute, and of a
+// run with a jumping clock.
 var (
 	Issue = promise.Goals{
 		"serverKills": 20, "kills": 100, "stops": 30, "cuts": 1000, "sagas": 10_000, "completed": 3000, "compensated": 1000, "suspended": 200, "cancels": 300, "resumes": 100,

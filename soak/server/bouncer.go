@@ -25,8 +25,8 @@ type PgBouncer struct {
 	process *localserver.Process
 }
 
-// NewPgBouncer starts a PgBouncer in transaction mode, in a folder beside the server's. It
-// needs to be installed.
+// NewPgBouncer starts a PgBouncer in transaction mode, in a folder next to the server's. PgBouncer
+// must be installed.
 func NewPgBouncer(ctx context.Context, to *Postgres, name string) (*PgBouncer, error) {
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {

@@ -11,10 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// fakeClocks are where Debian has the library that fakes a clock. The one for threads,
-// libfaketimeMT, reads the time under a mutex. PostgreSQL has one thread, and reads the time in
-// signal handlers too: a process whose handler interrupted a reading would wait for itself, and for
-// ever.
+// fakeClocks matches Debian's library that fakes a clock. The variant for threads, libfaketimeMT,
+// reads the time under a mutex. PostgreSQL has one thread, and reads the time in signal handlers
+// too: if a handler interrupted such a read, the process would wait for itself for ever.
 const fakeClocks = "/usr/lib/*/faketime/libfaketime.so.1"
 
 // FakeClock returns the path of the library that fakes a clock, or the package to
@@ -61,8 +60,8 @@ func (p *Postgres) RealClock(ctx context.Context) error {
 	return errors.Join(p.Kill(), p.Start(ctx))
 }
 
-// Crashes calls down whenever the server ends its connections, and what that returns once it
-// answers again, until ctx ends. With a clock that can be set it crashes now and then: the library
+// Crashes calls down whenever the server ends its connections, and up when it answers again, until
+// ctx ends. A server with a clock that can be set crashes now and then, because the library
 // allocates memory when PostgreSQL reads the time in a signal handler.
 func (p *Postgres) Crashes(ctx context.Context, down func() (up func())) error {
 	for {
@@ -84,7 +83,7 @@ func (p *Postgres) Crashes(ctx context.Context, down func() (up func())) error {
 	}
 }
 
-// fakedClock returns the environment of a server whose clock can be set.
+// fakedClock returns the environment of a server with a clock that can be set.
 func (p *Postgres) fakedClock() ([]string, error) {
 	library, err := FakeClock()
 	if err != nil {

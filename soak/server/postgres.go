@@ -28,9 +28,9 @@ const (
 
 // PostgresConfig says how a PostgreSQL is started.
 type PostgresConfig struct {
-	// Settings are given to the server beside its own, as "work_mem=1MB".
+	// Settings are extra settings of the server, such as "work_mem=1MB".
 	//
-	// Defaults to none.
+	// Defaults to no extra settings.
 	Settings []string
 
 	// Clock has [Postgres.SetClock] set the server's clock. It takes libfaketime.
@@ -184,8 +184,8 @@ type Backend struct {
 	Kind string // "client backend", "checkpointer", "walwriter"
 }
 
-// Backends returns the processes of the server but the postmaster, as the kernel knows
-// them: it asks nothing of a server that may be paused.
+// Backends returns the processes of the server except the postmaster. It asks the kernel, because
+// the server may be paused.
 func (p *Postgres) Backends() []Backend {
 	postmaster := p.PID()
 	var backends []Backend

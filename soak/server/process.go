@@ -84,8 +84,8 @@ func (t *tail) String() string {
 	return string(bytes.TrimSpace(t.buf))
 }
 
-// below returns the processes whose working folder is dir or below it. So it finds all processes
-// of a server that runs there, also if their parent has ended.
+// below returns the processes with dir, or a folder below it, as the working folder: all processes
+// of a server that runs there, even if their parent has ended.
 func below(dir string) []int {
 	entries, _ := os.ReadDir("/proc") // of nothing there is nothing below
 	var found []int
@@ -105,8 +105,7 @@ func below(dir string) []int {
 	return found
 }
 
-// killBelow kills every process whose working folder is dir or below it, until there is
-// none.
+// killBelow kills the processes of [below] until no process is left.
 func killBelow(dir string) error {
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()

@@ -13,8 +13,8 @@ import (
 	"github.com/dibs-go/dibs/internal/localserver"
 )
 
-// NewStandby makes a streaming standby of p beside it, from a backup that is taken while
-// p works, and returns once it follows. It begins as an asynchronous one.
+// NewStandby makes a streaming standby of p in a folder next to it, from a backup that is taken
+// while p works, and returns when it follows. It is asynchronous at first.
 func (p *Postgres) NewStandby(ctx context.Context, name string) (*Postgres, error) {
 	s, err := p.backup(ctx, name, "-R")
 	if err != nil {
@@ -87,8 +87,8 @@ func (p *Postgres) Promote(ctx context.Context) error {
 	return p.until(ctx, "select not pg_is_in_recovery()")
 }
 
-// Restore starts the server that p, a backup, is of, as it was when the backup ended,
-// and as [docs/dba.md] says to: on a new timeline.
+// Restore starts p, which is a backup of a server, with the state at the end of the backup, on a
+// new timeline, like [docs/dba.md] says.
 //
 // [docs/dba.md]: https://github.com/dibs-go/dibs/blob/main/docs/dba.md#backup-and-restore
 func (p *Postgres) Restore(ctx context.Context) error {
@@ -103,7 +103,7 @@ func (p *Postgres) Restore(ctx context.Context) error {
 	return p.until(ctx, "select not pg_is_in_recovery()")
 }
 
-// Remove removes all that there is of a server that has ended.
+// Remove removes all files of a server that has ended.
 func (p *Postgres) Remove() error { return os.RemoveAll(p.dir) }
 
 // exec runs statements one after the other.
@@ -121,7 +121,7 @@ func (p *Postgres) exec(ctx context.Context, statements ...string) error {
 	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 }
 
-// until asks until the answer is true. A server that does not answer yet is asked again.
+// until repeats the query until the answer is true, also while the server does not answer yet.
 func (p *Postgres) until(ctx context.Context, question string) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()

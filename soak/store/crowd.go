@@ -76,7 +76,7 @@ func (c *crowd) join(began func(target string)) error {
 	return err
 }
 
-// take takes a member out of the crowd, nil if there is none.
+// take takes a member out of the crowd, or returns nil.
 func (c *crowd) take(random *rand.Rand) *crew.Slot {
 	c.mu.Lock()
 	defer c.mu.Unlock()

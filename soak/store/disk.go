@@ -21,7 +21,7 @@ const diskBytes = 1 << 30
 
 const diskFull = "disk-full"
 
-// mountDisk mounts a disk in memory below dir, whose keeper takes it away, and returns where.
+// mountDisk mounts a disk in memory below dir, and returns its path. Its keeper unmounts it.
 func mountDisk(dir string) (string, error) {
 	path := filepath.Join(dir, "disk")
 	if err := os.Mkdir(path, 0o755); err != nil { //nolint:gosec // the server runs as somebody else
@@ -53,8 +53,8 @@ func (r *run) fillDisk(ctx context.Context, random *rand.Rand, begin func(string
 	return r.startAgain(context.WithoutCancel(ctx))
 }
 
-// useWAL takes one segment of the WAL after the other, until the server has none left that
-// it could use again, and ends.
+// useWAL fills one segment of the WAL after the other, until the server has no segment left to
+// reuse, and ends.
 func (r *run) useWAL(ctx context.Context) {
 	const segments = 100 // more than there are
 	limited, cancel := context.WithTimeout(ctx, 3*time.Second)

@@ -38,9 +38,9 @@ func (f Failovers) Total() int { return f.Sync + f.Lossy() }
 // Lossy is how many lose something that was acknowledged.
 func (f Failovers) Lossy() int { return f.Async + f.Restores + f.PutBacks }
 
-// madeInHand reports whether a violation is of a message that a handler makes of another. If a
-// failover undid the other message while it was in flight, its handler still goes on until it is
-// told.
+// madeInHand reports whether a violation is about a message that a handler makes from another. If a
+// failover undid the other message while it was in flight, the handler goes on until its context
+// ends.
 func madeInHand(v retention.Violation) bool { return v.Rule == "reservation" }
 
 // The names of the ways to lose a primary.
@@ -64,7 +64,7 @@ func (f Failovers) Ways() map[string]int {
 	return map[string]int{SyncLoss: f.Sync, AsyncLoss: f.Async, RestoreLoss: f.Restores, PutBackLoss: f.PutBacks}
 }
 
-// names returns the ways that are asked for at least once, sorted.
+// names returns the ways that are required at least once, sorted.
 func (f Failovers) names() []string {
 	all := f.schedule(rand.New(rand.NewPCG(0, 0)))
 	slices.Sort(all)
@@ -91,8 +91,8 @@ func (r *run) failovers(ctx context.Context, end func()) error {
 	return nil
 }
 
-// noticed is how long a consumer at rest may take to find out about a rollback of the store,
-// after which it begins again by itself: see package consumer.
+// noticed is how long an idle consumer may take to notice that the store went back, after which it
+// begins again: see package consumer.
 const noticed = 12 * time.Second
 
 // consuming are the clients that have a position.
@@ -346,8 +346,8 @@ func (r *run) moveTo(next *server.Postgres) error {
 	return errors.Join(err, old.Remove())
 }
 
-// missingEffects looks for messages whose effect by a consumer is not in the store in the
-// end: an effect that a failover undid is to be done again.
+// missingEffects looks for messages without their consumer's effect in the store at the end: if a
+// failover undid an effect, it must be done again.
 func (r *run) missingEffects(ctx context.Context, db *pgxpool.Pool) (err error) {
 	missing := func(what, question string, args ...any) {
 		var n int

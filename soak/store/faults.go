@@ -212,7 +212,7 @@ var cuts = []pgproxy.Fault{
 	pgproxy.CloseBefore, pgproxy.CloseWithin, pgproxy.CloseAfter, pgproxy.ResetBefore, pgproxy.ResetWithin, pgproxy.ResetAfter, pgproxy.Forsake,
 }
 
-// seldom has one of the faults happen to a few messages of a client.
+// seldom returns rules by which a random fault happens to a few messages of a client.
 func seldom(random *rand.Rand, chance float64, which ...pgproxy.Fault) func() pgproxy.Rule {
 	return func() pgproxy.Rule {
 		var mu sync.Mutex

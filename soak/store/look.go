@@ -80,8 +80,8 @@ func stateOf(m *messagestore.Message) string {
 	return string(m.Data)
 }
 
-// removed is the schema to which the checkpoints go that consumers remove, so that their histories
-// are checked to the end. It is no part of what is checked.
+// removed is the schema that keeps the checkpoints that consumers remove, so that their histories
+// can be checked completely. The schema itself is not checked.
 const removed = "soak_removed"
 
 // keepRemoved keeps the checkpoints that will be removed.
@@ -100,7 +100,7 @@ func keepRemoved(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// keepNoMore leaves the table of messages as it is migrated.
+// keepNoMore restores the table of messages to its migrated form.
 func keepNoMore(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "drop trigger soak_removed on dibs.messages")
 	return err
@@ -342,8 +342,8 @@ func canaries(dir string) (searched check.Facts, err error) {
 	return searched, nil
 }
 
-// verify has the operator's own looks for damage find what the promises do not look for. A planted
-// bug is for the promises.
+// verify runs the operator's own checks for damage, to find damage that the promises do not check
+// for. With a planted bug only the promises count.
 func (r *run) verify(ctx context.Context) error {
 	if r.options.Plant == nil { // which may be in the schema
 		complaints, err := asMigrated(ctx, r.url)

@@ -32,15 +32,15 @@ const (
 // crashing are the faults that kill the server.
 var crashing = []string{"kill-backend", "kill-server"}
 
-// sparing are the faults that leave the server as it is, and all connections but few.
+// sparing are the faults that do not affect the server, and only few connections.
 var sparing = []string{"kill-client", cut, "twin", migrate, release, reindex, raiseEpoch}
 
 // leastOfPhase is how long a phase takes that another follows, if there is time: long enough for
 // each fault to meet something.
 const leastOfPhase = 3 * time.Minute
 
-// How much time there is before a kill of the server, and after it, in which nothing else goes
-// wrong, for it to be alone: see limits in the schema of package check.
+// How long nothing else may go wrong before and after a kill of the server, for the kill to count
+// as alone: see limits in the schema of package check.
 const (
 	aloneBefore = time.Second
 	aloneAfter  = 2 * time.Second
@@ -87,7 +87,7 @@ func (o *Options) phases(chosen []fault) ([]phase, error) {
 	return all, nil
 }
 
-// pick returns the faults that have one of the names.
+// pick returns the faults with these names.
 func pick(chosen []fault, names []string) (picked []fault) {
 	for _, f := range chosen {
 		if slices.Contains(names, f.name) {

@@ -1,5 +1,5 @@
-// Package store has the runs of a store and its consumers: their clients, their faults, and when
-// all faults are over a look at the store. What was promised is in package check.
+// Package store has the runs of a store and its consumers: their clients, their faults, and a look
+// at the store after all faults. The promises are in package check.
 package store
 
 import (
@@ -78,9 +78,9 @@ func (o *Options) Draw() {
 	o.Load.Questions, o.Load.Lanes, o.Load.Connections, o.Load.Quiet = 1, 8, 4, 0.25
 }
 
-// Press draws a load that gets further in an hour, while the server is killed each second or
-// two: fewer processes and connections, which each such kill starts again, and in each more
-// goroutines, whose writes go in groups. The consumers read a category each.
+// Press draws a load that gets further in an hour, while the server is killed every second or two:
+// fewer processes and connections, because each kill restarts them, and more goroutines in each,
+// because their writes are grouped. Each consumer reads its own category.
 func (o *Options) Press() {
 	random := rand.New(rand.NewPCG(o.Seed, 0x10af))
 	o.Life = 450 + random.IntN(150)
@@ -229,7 +229,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	return err
 }
 
-// watch has the figures know what there is, and samples the memory of the clients.
+// watch updates the figures, and samples the memory of the clients.
 func (r *run) watch(ctx context.Context) {
 	r.memory.sample(r.Slots())
 	if r.Postgres == nil {
@@ -245,7 +245,7 @@ func (r *run) messages(ctx context.Context) (int64, error) {
 	return r.Number(ctx, "select count(*) from dibs.messages")
 }
 
-// client is the place of a client of a role, with the faults of another's connections.
+// client returns a client of a role, with connections that have the faults of another role.
 func (r *run) client(name string, role, of work.Role, change func(t *work.Task)) crew.Client {
 	socket := ""
 	switch {
@@ -275,7 +275,7 @@ func (r *run) client(name string, role, of work.Role, change func(t *work.Task))
 	}}
 }
 
-// clients are those that there are from the beginning.
+// clients returns the clients of the beginning.
 func (r *run) clients() (all []crew.Client) {
 	for i := range r.options.Writers {
 		all = append(all, r.client(fmt.Sprintf("writer-%d", i), work.Writer, work.Writer, nil))
@@ -364,8 +364,8 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, error) {
 	return messagestore.New(driver, nil)
 }
 
-// left names the consumers that have something left to do. Where none gets on for long, it waits no
-// longer.
+// left names the consumers that have work left. If none of them makes progress for long, it stops
+// waiting.
 func (r *run) left() func(ctx context.Context) (string, error) {
 	before, moved := "", time.Now()
 	return func(ctx context.Context) (behind string, err error) {
@@ -403,7 +403,7 @@ func lag(category messagestore.Category, statuses []operate.Status) string {
 	return b.String()
 }
 
-// rest looks at what sessions keep while all clients are idle, and ends them.
+// rest looks at the memory of sessions while all clients are idle, and ends the clients.
 func (r *run) rest(ctx context.Context) (err error) {
 	if r.Postgres != nil {
 		err = r.held(ctx)

@@ -65,8 +65,8 @@ func (c *client) handle(ctx context.Context) error {
 	go func() { ended <- copies.consume(ctx, handler.HandlerFunc(mux.Handle)) }()
 	err := <-ended
 	if errors.Is(err, consumer.ErrPositionAhead) {
-		// A failover undid what this one had read. The other one is told by itself, if it is ahead
-		// too.
+		// A failover undid the messages that this consumer had read. The other consumer notices it
+		// too if it is ahead.
 		select {
 		case other := <-ended:
 			return errors.Join(err, other)
@@ -138,8 +138,8 @@ func (w *watched) begin() {
 	w.run.Store(&life)
 }
 
-// again ends one run and begins the next, as the consumer does by itself in another epoch of
-// the store, and each time that its slots change.
+// again ends one run and begins the next, which a consumer does in a new epoch of the store, and
+// whenever its slots change.
 func (w *watched) again(answer string) {
 	w.history.end(*w.run.Load(), answer, &history.Event{})
 	w.begin()
@@ -209,7 +209,7 @@ const effectType = "Done"
 // MessageType is the same for ever.
 func (effect) MessageType() string { return effectType }
 
-// EffectOf returns the idempotence key whose effect a message is, "" if it is none's.
+// EffectOf returns the idempotence key that has the message as its effect, or "".
 func EffectOf(m *messagestore.Message) string {
 	var e effect
 	if m.Type == effectType {

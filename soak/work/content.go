@@ -93,7 +93,7 @@ func (c *content) data(value uint64, size int) json.RawMessage {
 	return json.RawMessage(b.String())
 }
 
-// text writes a few characters of one of the planes of Unicode.
+// text writes a few characters of a random plane of Unicode.
 func (c *content) text(b *strings.Builder) {
 	switch c.random.IntN(5) {
 	case 0:

@@ -12,9 +12,9 @@ const (
 	pingFor    = 2 * time.Second        // and then everybody tries again by himself
 )
 
-// A gate holds up callers whose call failed until the store answers one of them. A server that
-// recovers starts a process for each client that connects, and fifty that connect all the time take
-// the processor that it needs to recover.
+// A gate holds up callers after a failed call, until the store answers one of them. A recovering
+// server starts a process for each client that connects, and fifty clients that connect all the
+// time take the processor time that it needs to recover.
 type gate struct {
 	ping func(context.Context) error
 	turn chan struct{} // has room for one value; the caller that has put it there asks

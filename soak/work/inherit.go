@@ -52,7 +52,7 @@ func (w *caller) inherit() error {
 	return nil
 }
 
-// unsettled returns the writes of a history whose outcome is not known, and was not resolved.
+// unsettled returns the writes of a history with unknown outcomes that were not resolved.
 func unsettled(path string) (left []history.Event, err error) {
 	lines, err := os.ReadFile(path)
 	if err != nil {
@@ -86,8 +86,8 @@ func unsettled(path string) (left []history.Event, err error) {
 	return left, nil
 }
 
-// find returns the outcome of writes whose sender is gone or sent them in a transaction. It waits
-// for writes that are still in flight.
+// find returns the outcome of writes if their sender is gone or sent them in a transaction. It
+// waits for writes that are still in flight.
 func (w *caller) find(ctx context.Context, sent []history.Append) ([]messagestore.Written, error) {
 	var written []messagestore.Written
 	for _, a := range sent {

@@ -10,10 +10,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
-// A store that loses the answer to a write looks the write up, and says where it is. It
-// then cannot tell whether it was this write or an earlier one with the same ids. So that
-// this is no lie in the history, the drivers here tell, by the context of the call, that an
-// answer was lost.
+// If a store loses the answer to a write, it looks the write up and returns its place. It cannot
+// know then whether this write or an earlier write with the same ids wrote it. To keep the history
+// true, the drivers here report, by the context of the call, that an answer was lost.
 
 type lostKey struct{}
 
@@ -28,7 +27,7 @@ func noteLost(ctx context.Context, err error) {
 	}
 }
 
-// A losing driver has the writes of the one that it is for.
+// A losing driver wraps the writes of the next driver.
 type losing struct{ next messagestore.Driver }
 
 func (d losing) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
@@ -50,7 +49,8 @@ func (d losing) TryAppend(ctx context.Context, all []messagestore.Append) ([]mes
 }
 
 type (
-	// A driver is one level deeper than what notes its losses, which goes first.
+	// The driver is embedded one level deeper than the recorder of its losses, so that the
+	// recorder's methods win.
 	deepPostgres struct{ *postgres.Driver }
 	deepSQLite   struct{ *sqlite.Driver }
 

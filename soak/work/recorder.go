@@ -86,8 +86,8 @@ func (r *recorder) TryWriteStreams(ctx context.Context, writes ...messagestore.S
 	return written, nil, r.end(call, written, err)
 }
 
-// conflictOf returns the conflict that a write of no past types met. A write that met something and
-// has none is a conflict with the expected version, which the checker finds.
+// conflictOf returns the conflict of a write without past types. If the write met something and no
+// version differs, it returns a conflict with the expected version, which the checker will find.
 func conflictOf(writes []messagestore.StreamWrite, met *messagestore.Conflict) *messagestore.VersionConflictError {
 	for i, w := range writes {
 		actual := messagestore.NoStream
@@ -284,7 +284,7 @@ func recordedOf(m *messagestore.Message) (history.Message, error) {
 	return history.Message{ID: m.ID, Value: valueOf(m.Data), Hash: hash, Position: m.Position, Global: m.GlobalPosition}, err
 }
 
-// valueOf returns the value that tells a message from any other, 0 if it has none.
+// valueOf returns the unique value of a message, or 0.
 func valueOf(data json.RawMessage) uint64 {
 	var body struct {
 		Value uint64 `json:"value"`

@@ -88,7 +88,7 @@ type Load struct {
 	Batch       int     // of messages that it reads at once
 }
 
-// A Mix is how often writers make a call of each kind, beside the others.
+// A Mix has the relative frequency of each kind of call by writers.
 type Mix struct{ Ask, Read, Send, Repeat, ReuseID, Streams, Tx, Write int }
 
 // Usual is the mix that others are drawn around.
@@ -120,8 +120,8 @@ type client struct {
 	behind  *atomic.Bool // a consumer has much left to do
 }
 
-// RunClient does a client's work if this process is one, and then ends it. main calls it first, and
-// so does the TestMain of a package whose tests start clients.
+// RunClient does the work of a client, if this process is a client, and then exits. Call it first
+// in main, and in the TestMain of a package with tests that start clients.
 func RunClient() {
 	crew.RunProcess(Variable, func(task Task) error {
 		err := run(task)

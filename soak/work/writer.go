@@ -109,7 +109,7 @@ func (w *caller) pause(ctx context.Context) {
 	}
 }
 
-// next makes one call. Its error is one of the harness, and ends the process.
+// next makes one call. An error is an error of the harness, and ends the process.
 func (w *caller) next() error {
 	most := Patience
 	if w.random.IntN(5) == 0 {
@@ -377,8 +377,8 @@ func (w *caller) read(ctx context.Context) {
 	w.history.end(call, history.OK, &history.Event{Appends: []history.Append{seen}})
 }
 
-// send sends a command under an idempotence key: a new command, or an earlier one, as it was or,
-// seldom, with other content.
+// send sends a command under an idempotence key: a new command, or an earlier command, unchanged
+// or, seldom, with other content.
 func (w *caller) send(ctx context.Context) error {
 	var sent command
 	switch n := w.random.IntN(100); {

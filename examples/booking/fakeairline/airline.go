@@ -70,7 +70,7 @@ func (a *Airline) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"reference": answer})
 }
 
-// book returns a reference, "" if there is no seat.
+// book returns a reference, or "" without a free seat.
 func (a *Airline) book(r *http.Request) string {
 	key := r.Header.Get("Idempotency-Key")
 	var wanted struct {

@@ -97,7 +97,7 @@ func readStream(ctx context.Context, broker string) (all []sunk, err error) {
 	return all, nil
 }
 
-// An opening is an account as it is opened.
+// An opening is the opening of an account.
 type opening struct {
 	Account string
 	Balance int64

@@ -323,7 +323,7 @@ func (d *messagingDemo) sendOne(ctx context.Context, client *http.Client, s send
 	}
 	return demo.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		d.sent.Add(1)
-		// A name that net/http does not know, and so does not repeat by itself.
+		// net/http does not know this name, so it does not repeat the request.
 		a, err := demo.Call(ctx, client, http.MethodPost, d.addresses[0]+"/transfers", map[string]string{"idempotency-key": key}, s.Transfer)
 		if err != nil || a.Status >= 500 { // it may have been taken
 			d.again.Add(1)

@@ -1,5 +1,5 @@
-// Messaging shows inboxes, relays and sagas under fire: the service of examples/transfer, a bank of
-// another company, and JetStream, whose processes are killed, and the books compared.
+// Messaging shows inboxes, relays and sagas under fire: it runs the service of examples/transfer, a
+// bank of another company, and JetStream, kills their processes, and compares the books.
 //
 //	messaging demo        on SQLite, or on the PostgreSQL of DIBS_STORE
 package main

@@ -1,8 +1,8 @@
-// Package bank is the other company of the demo: a bank with a ledger of its own in SQLite, which
-// is reached over HTTP and has bad days. It has none of our code.
+// Package bank is the other company of the demo: a bank with a ledger in SQLite, an HTTP API and
+// bad days. It does not use Dibs.
 //
-// It pays an order once, however often it is told to, and remembers an order that was cancelled
-// before it was paid. When it has paid, refused or cancelled, it says so by a webhook, one to three
+// It pays an order once, however often the order comes, and remembers an order that was cancelled
+// before it was paid. When it has paid, refused or cancelled, it calls a webhook, one to three
 // times.
 package bank
 
@@ -330,8 +330,8 @@ func (b *Bank) tell(ctx context.Context, tx *sql.Tx, order, outcome string, numb
 // senders is how many webhooks are under way at a time.
 const senders = 8
 
-// Run sends webhooks until ctx is done. Each has been sent as often as it was to be, or oftener if
-// the bank was killed.
+// Run sends webhooks until ctx is done. It sends each as often as planned, or more often if the
+// bank was killed.
 func (b *Bank) Run(ctx context.Context) error {
 	for {
 		sent, err := b.send(ctx)
