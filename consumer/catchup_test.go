@@ -16,6 +16,28 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// Between the look of one starter and its write, another starts the generation.
+func TestAStarterThatComesSecondJoinsTheGenerationOfTheFirst(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	other := newConsumer(t, store.Store, &journal{}, nil)
+	started := false
+	store.write = func(messagestore.StreamName) error {
+		if started {
+			return nil
+		}
+		started = true
+		return other.CatchUp(t.Context())
+	}
+
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+
+	version, err := store.Version(t.Context(), "account:position-ledger")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), version)
+}
+
 // A CatchUp that was alone when it started has no lease. A process that starts meanwhile takes over at the last
 // checkpoint, and is not held up; the CatchUp is fenced at its next.
 func TestAProcessThatStartsTakesOverFromACatchUpWithoutALease(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -53,6 +54,26 @@ func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
 	}
 }
 
+func TestNewAcceptsTheBounds(t *testing.T) {
+	t.Parallel()
+	for _, config := range []*consumer.Config{
+		nil,
+		{},
+		{
+			PollInterval: time.Millisecond, BatchSize: 1, Concurrency: 1, CheckpointMessages: 1, CheckpointInterval: time.Millisecond, Grace: time.Millisecond,
+			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry, MaxBackoff: time.Millisecond}},
+		},
+		{
+			PollInterval: time.Hour, BatchSize: messagestore.MaxReadMessages, Concurrency: 1024, CheckpointMessages: 1_000_000, CheckpointInterval: time.Hour, Grace: time.Hour,
+			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 24 * time.Hour, MaxBackoff: 24 * time.Hour}, Then: consumer.ParkMessage},
+		},
+		{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}},
+	} {
+		_, err := tryNamed(newStore(), account, "ledger", &journal{}, config)
+		require.NoError(t, err)
+	}
+}
+
 func TestNewRefusesNames(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]string{
@@ -76,6 +97,27 @@ func TestNewRefusesNames(t *testing.T) {
 		require.ErrorContains(t, err, rule, "%q", name)
 		require.Less(t, len(err.Error()), 400)
 	}
+}
+
+// The longest name that New accepts is one that everything can be written under.
+func TestTheLongestNameWorks(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	accepted := 0
+	for n := range text.MaxNameBytes {
+		c, err := tryNamed(store, account, strings.Repeat("n", n), always(errHopeless), nil)
+		if err != nil {
+			continue
+		}
+		accepted++
+		if n < 190 {
+			continue
+		}
+		require.NoError(t, c.CatchUp(t.Context()), n)
+		require.Equal(t, int64(1), c.Stats().Parked)
+	}
+	require.Greater(t, accepted, 190)
 }
 
 func TestNewRefusesNil(t *testing.T) {
@@ -115,6 +157,20 @@ func TestNewAsksTheHandler(t *testing.T) {
 	_, err := tryNamed(newStore(), account, "ledger", &invalidHandler{}, nil)
 	require.ErrorIs(t, err, errBroken)
 	require.EqualError(t, err, "invalid consumer: handler: broken")
+}
+
+func TestNewKeepsACopyOfTheConfig(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1}, Withdrawn{})
+	j := &journal{}
+	config := &consumer.Config{OnlyKnown: true}
+	c := newConsumer(t, store, knowing(j, "Withdrawn"), config)
+	config.OnlyKnown = false
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Equal(t, []string{"account-1@1"}, j.all())
 }
 
 func TestOnlyKnownTakesAHandlerThatTellsItsTypes(t *testing.T) {

@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -140,6 +141,36 @@ func TestAFailingMessageIsStoredAtMostOnceASecond(t *testing.T) {
 	}
 }
 
+// A message that succeeds soon costs no checkpoint of its own.
+func TestAMessageThatSucceedsAtOnceOrSoonCostsNoCheckpoint(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]int{"Healthy": 0, "AtItsSecondAttempt": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				failed := 0
+				c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+					if time.Sleep(10 * time.Millisecond); failed < fails {
+						failed++
+						return errBroken
+					}
+					return nil
+				}), &consumer.Config{CheckpointInterval: 4 * time.Second})
+				for range 1000 {
+					write(t, store, "account-1", Deposited{1})
+				}
+				stop := running(t, c)
+				time.Sleep(time.Hour)
+				require.Equal(t, int64(1000), c.Stats().Handled)
+				require.NoError(t, stop())
+				// It joins, is at 400, 800, and the end, and leaves.
+				require.Equal(t, 5, checkpoints(t, store))
+			})
+		})
+	}
+}
+
 // A handler's error may be long and hold anything, and all lanes may fail.
 func TestStoredFailuresAreBounded(t *testing.T) {
 	t.Parallel()
@@ -222,6 +253,37 @@ func TestAFailingMessageIsStillStoredAfterAHandOver(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestEachReplicaStoresTheFailingMessagesOfItsSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		store, r := must.New(messagestore.New(driver, nil)), &refuser{}
+		config := &consumer.Config{Concurrency: 8, Errors: retryEach(time.Minute)}
+		first, second := newReplicaOf(t, driver, r, config), newReplicaOf(t, driver, r, config)
+		time.Sleep(time.Minute)
+		for i := range 6 {
+			r.set(i, errBroken)
+		}
+		writeEach(t, driver, 20, 0)
+		time.Sleep(10 * time.Minute)
+
+		streams := map[messagestore.StreamName]bool{}
+		for _, f := range statusIn(t, store, account).Failing {
+			streams[f.Stream] = true
+		}
+		require.Len(t, streams, 6)
+		for i := range 5 {
+			r.set(i, nil)
+		}
+		time.Sleep(2 * time.Minute)
+		s := statusIn(t, store, account)
+		require.Len(t, s.Failing, 1)
+		require.Equal(t, account.Stream("5"), s.Failing[0].Stream)
+		require.NoError(t, first.stop())
+		require.NoError(t, second.stop())
+	})
 }
 
 // A message at which a consumer has stopped is named until a later run has handled it.
@@ -320,6 +382,62 @@ func TestAConsumerThatCannotStoreFailingMessagesGoesOn(t *testing.T) {
 	}
 }
 
+// A checkpoint whose outcome is not known is neither lost nor taken for another process's checkpoint.
+func TestFailingMessagesAreStoredAfterAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, r := &tap{Store: newStore()}, &refuser{}
+		r.set(0, errBroken)
+		write(t, store.Store, "account-1", Deposited{0})
+		lost := 0
+		store.lost = func(stream messagestore.StreamName) error {
+			if stream.Category() == positions && len(stream.IDs()) == 2 && lost < 20 {
+				if lost++; lost%2 == 0 {
+					return messagestore.ErrOutcomeUnknown
+				}
+			}
+			return nil
+		}
+		c := newConsumer(t, store, r, &consumer.Config{Errors: retryEach(time.Second)})
+		stop := running(t, c)
+		time.Sleep(time.Minute)
+		f := statusIn(t, store.Store, account).Failing
+		require.Len(t, f, 1)
+		require.InDelta(t, float64(c.Stats().Failed), float64(f[0].Attempts), 3)
+		r.set(0, nil)
+		time.Sleep(3 * time.Second)
+		require.Empty(t, statusIn(t, store.Store, account).Failing)
+		require.NoError(t, stop())
+	})
+}
+
+// A list that a later version, or another client, writes in another form is no reason to stop.
+func TestAListOfFailuresInAnotherFormIsNone(t *testing.T) {
+	t.Parallel()
+	for _, list := range []string{
+		``, `,"failing":null`, `,"failing":"x"`, `,"failing":{"a":1}`, `,"failing":[1]`, `,"failing":[{"messageId":"x"}]`, `,"failing":[{"attempts":"many"}],"failingCount":[]`,
+		`,"failingCount":"x"`, `,"failingCount":-3`, `,"failing":[],"failingCount":0`,
+	} {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+		for range 2 {
+			write(t, store, "account-1", Deposited{3})
+		}
+		last, err := store.Last(t.Context(), positions.Stream("ledger").With("0"))
+		require.NoError(t, err)
+		write(t, store, last.Stream, messagestore.Raw{Type: "Recorded", Data: []byte(strings.TrimSuffix(string(last.Data), "}") + list + "}")})
+
+		s := statusIn(t, store, account)
+		require.NoError(t, s.PositionErr, list)
+		require.Empty(t, s.Failing, list)
+		require.Zero(t, s.MoreFailing, list)
+		j := &journal{}
+		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()), list)
+		require.Equal(t, []string{"account-1@2", "account-1@3"}, j.all(), list)
+	}
+}
+
 // A message that fails in one process is seen in another, until it is handled.
 func TestAFailingMessageIsSeenInAnotherProcess(t *testing.T) {
 	t.Parallel()
@@ -366,6 +484,118 @@ func testAFailingMessageIsSeen(t *testing.T, store, elsewhere *messagestore.Stor
 	r.set(1, nil)
 	await.Equal(t, "messages that fail", 0, func() int { return len(statusIn(t, elsewhere, category).Failing) })
 	require.NoError(t, stop())
+}
+
+// A message behind another whose handler is at work is handled while the position does not move.
+func TestAMessageHandledBehindASlowOneIsNotFailing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{0})
+		write(t, store, "account-2", Deposited{1})
+		recovers := time.Now().Add(12500 * time.Millisecond)
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			switch {
+			case m.Stream == "account-1":
+				<-ctx.Done()
+				return ctx.Err()
+			case time.Now().Before(recovers):
+				return errBroken
+			}
+			return nil
+		}), &consumer.Config{Concurrency: 2, Errors: retryEach(100 * time.Millisecond)}))
+		time.Sleep(12 * time.Second)
+		require.Len(t, statusIn(t, store, account).Failing, 1)
+		time.Sleep(2 * time.Second)
+		require.Empty(t, statusIn(t, store, account).Failing)
+		require.NoError(t, stop())
+	})
+}
+
+// A slowWriter is a store whose checkpoints take a while.
+type slowWriter struct{ *messagestore.Store }
+
+func (s slowWriter) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
+	if stream.Category() == positions && len(stream.IDs()) == 2 {
+		time.Sleep(700 * time.Millisecond)
+	}
+	return s.Store.Write(ctx, stream, expected, bodies...)
+}
+
+func TestAFailureDuringACheckpointIsStoredByTheNext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{0})
+		calls := 0
+		stop := running(t, newConsumer(t, slowWriter{store}, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+			if calls++; calls < 3 {
+				return handler.RetryAfter(1300*time.Millisecond, fmt.Errorf("failure %d", calls))
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}), nil))
+		time.Sleep(5 * time.Second)
+		failing := statusIn(t, store, account).Failing
+		require.Len(t, failing, 1)
+		require.Equal(t, 2, failing[0].Attempts)
+		require.Equal(t, "failure 2", failing[0].Error)
+		require.NoError(t, stop())
+	})
+}
+
+// A consumer may come back with a filter that leaves out the message that it stopped at.
+func TestAMessageThatAFilterLeavesOutIsNotFailing(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Withdrawn{}, Deposited{1})
+	fails := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errBroken })
+	require.ErrorIs(t, newConsumer(t, store, fails, &consumer.Config{Errors: stopAtOnce}).CatchUp(t.Context()), errBroken)
+	require.Len(t, statusIn(t, store, account).Failing, 1)
+
+	require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{OnlyKnown: true}).CatchUp(t.Context()))
+	require.Empty(t, statusIn(t, store, account).Failing)
+}
+
+// A message that is handled while the outcome of the checkpoint that names it is not known leaves the checkpoint, too.
+// Another message keeps the position where it is.
+func TestAMessageHandledDuringAnUnknownOutcomeIsNotFailing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		var recovers atomic.Bool
+		store.wrote = func(_ messagestore.StreamName, body messagestore.Body) {
+			if data, err := json.Marshal(body); err == nil && strings.Contains(string(data), "broken") {
+				recovers.Store(true)
+			}
+		}
+		lost := false
+		store.lost = func(messagestore.StreamName) error {
+			if recovers.Load() && !lost {
+				lost = true
+				return messagestore.ErrOutcomeUnknown
+			}
+			return nil
+		}
+		write(t, store.Store, "account-1", Deposited{0})
+		write(t, store.Store, "account-2", Deposited{1})
+		c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			switch {
+			case m.Stream == "account-1":
+				<-ctx.Done()
+				return ctx.Err()
+			case !recovers.Load():
+				return errBroken
+			}
+			return nil
+		}), &consumer.Config{Concurrency: 2, Errors: retryEach(time.Millisecond)})
+		stop := running(t, c)
+		time.Sleep(time.Minute)
+		require.True(t, recovers.Load())
+		require.Equal(t, int64(1), c.Stats().Handled)
+		require.Empty(t, statusIn(t, store.Store, account).Failing)
+		require.NoError(t, stop())
+	})
 }
 
 // A paused consumer tries no message again, and writes nothing because of one.

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
@@ -24,6 +26,7 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -310,6 +313,40 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 	}
 }
 
+// A poll without a wake-up reads behind its position, and looks for the message at it only
+// if it finds one.
+func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*consumer.Config{"Whole": {PollInterval: time.Second}, "Types": {PollInterval: time.Second, OnlyKnown: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newReplaced()
+				store := must.New(messagestore.New(d, nil))
+				j := &journal{}
+				c := newConsumer(t, store, j, config)
+				errs := make(chan error, 1)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				go func() { errs <- c.Run(ctx) }()
+				time.Sleep(time.Minute)
+				write(t, store, "account-1", Deposited{1}, Deposited{2})
+				synctest.Wait()
+				require.Len(t, j.all(), 2)
+
+				restored := d.restore(t, 1)
+				write(t, must.New(messagestore.New(restored, nil)), "account-2", Deposited{3}, Deposited{4})
+				d.by(restored)
+				replaced := time.Now()
+
+				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
+				require.Equal(t, 125*time.Millisecond, time.Since(replaced))
+				require.Len(t, j.all(), 2)
+			})
+		})
+	}
+}
+
 // Another server with the same history is the same store.
 func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
 	t.Parallel()
@@ -523,6 +560,115 @@ func TestAnotherEpochHandsOverAgainWhatWasNotRecorded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A consumer that retries one message neither reads on nor checkpoints.
+func TestAConsumerThatRetriesFindsOutThatTheStoreIsAnother(t *testing.T) {
+	t.Parallel()
+	retrying := func(t *testing.T, lost int, epoch string) (errs <-chan error, log *bytes.Buffer, stop func()) {
+		t.Helper()
+		d := newReplaced()
+		d.now.epoch = "1"
+		store := must.New(messagestore.New(d, nil))
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		log = &bytes.Buffer{}
+		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: againAndAgain, Logger: logger.Zerolog(zerolog.New(log))})
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- c.Run(ctx) }()
+		time.Sleep(time.Minute)
+		restored := d.restore(t, lost)
+		restored.epoch = epoch
+		d.by(restored)
+		return ended, log, cancel
+	}
+	t.Run("WentBack", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			errs, _, stop := retrying(t, 1, "1")
+			defer stop()
+			start := time.Now()
+
+			require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
+			require.LessOrEqual(t, time.Since(start), 10*time.Second)
+		})
+	})
+	t.Run("Epoch", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			errs, log, stop := retrying(t, 0, "2")
+			time.Sleep(11 * time.Second)
+			stop()
+
+			require.NoError(t, <-errs)
+			require.Contains(t, log.String(), "consumer starts again")
+		})
+	})
+}
+
+// A goingBack driver rolls its store back just before it is asked for its epoch, once all
+// messages were handled.
+type goingBack struct {
+	*replaced
+	handled *atomic.Int64
+	before  *history
+}
+
+func (g *goingBack) Epoch(ctx context.Context) (string, error) {
+	if g.handled.Load() > 0 {
+		g.by(g.before)
+	}
+	return g.replaced.Epoch(ctx)
+}
+
+// A run may look for its last message before a rollback of the store, and for the epoch
+// after it.
+func TestARunThatBeginsAgainLooksForWhatTheOneBeforeHasRead(t *testing.T) {
+	t.Parallel()
+	for lost, again := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &goingBack{replaced: newReplaced(), handled: &atomic.Int64{}}
+			d.now.epoch = "1"
+			store := must.New(messagestore.New(d, nil))
+			write(t, store, "account-1", Deposited{1}, Deposited{2})
+			d.before = d.restore(t, lost)
+			d.before.epoch = "2"
+			c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+				d.handled.Add(1)
+				return nil
+			}), nil)
+			stop := running(t, c)
+			time.Sleep(20 * time.Second)
+
+			err := stop()
+			if again {
+				require.NoError(t, err)
+				require.Equal(t, int64(4), d.handled.Load())
+				return
+			}
+			require.ErrorIs(t, err, consumer.ErrPositionAhead)
+			require.Equal(t, int64(2), d.handled.Load())
+		})
+	}
+}
+
+func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newReplaced()
+		d.now.epoch = "1"
+		store := must.New(messagestore.New(d, nil))
+		var handled atomic.Int64
+		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PollInterval: time.Minute, CheckpointInterval: time.Minute}))
+		write(t, store, "account-1", Deposited{1})
+		time.Sleep(time.Second)
+		restored := d.restoreBefore(t, d.messages(t, "other")[0].GlobalPosition)
+		restored.epoch = "2"
+		d.by(restored)
+
+		require.ErrorContains(t, stop(), "are redelivered")
+		require.Zero(t, statusIn(t, store, account).Position)
+	})
 }
 
 // A message in flight is not delivered to a second handler.

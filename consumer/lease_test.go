@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
@@ -127,6 +129,25 @@ func TestAMemberThatRestsBeginsNothingThatAnotherMayHave(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.NoError(t, stop())
 		require.NoError(t, other.stop())
+	})
+}
+
+// A member that is alone and has had nothing to do for long meets the state before its first message, and has it at once.
+func TestAMemberThatRestedForLongHandlesItsNextMessageAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		var w stopwatch
+		stop := running(t, newConsumer(t, must.New(messagestore.New(driver, nil)), &w, nil))
+		time.Sleep(time.Hour + time.Second)
+
+		writeEach(t, driver, 1, 0)
+		wrote := time.Now()
+		time.Sleep(time.Minute)
+
+		require.NoError(t, stop())
+		require.Equal(t, 1, w.after(wrote.Add(-1)))
+		require.Zero(t, w.after(wrote.Add(2*time.Second)))
 	})
 }
 
@@ -248,4 +269,12 @@ func TestARedriveIsNotBegunWhenTheLeaseMayBeOver(t *testing.T) {
 		require.NoError(t, stop())
 		require.NoError(t, other.stop())
 	})
+}
+
+// Any writer of the store may have written a member's lease.
+func TestAForgedLeaseIsAnHourAtMost(t *testing.T) {
+	t.Parallel()
+	for _, lease := range []int64{checkpoint.MaxLease.Milliseconds() + 1, math.MaxInt64/int64(time.Millisecond) + 1, math.MaxInt64} {
+		require.Equal(t, time.Hour, (&checkpoint.Member{Lease: lease}).Patience())
+	}
 }

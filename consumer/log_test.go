@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
@@ -262,6 +264,43 @@ func TestAMemberThatStandsByOutlivesARefusal(t *testing.T) {
 	})
 }
 
+func TestAnOutageIsOneLineAtItsBeginningAndOneAtItsEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		var log logbook
+		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{Logger: log.logger()}))
+		time.Sleep(time.Minute)
+		require.Empty(t, log.of(t, "store"))
+
+		// Reads go on; no checkpoint is taken.
+		store.set(func(s *tap) { s.write = func(messagestore.StreamName) error { return errStore } })
+		write(t, store.Store, "account-1", Deposited{1})
+		time.Sleep(30 * time.Second)
+
+		require.Len(t, log.of(t, "store failed: trying again"), 1)
+		require.Empty(t, log.of(t, "store is back"))
+
+		store.set(func(s *tap) { s.write = nil })
+		time.Sleep(5 * time.Second)
+
+		back := log.of(t, "store is back")
+		require.Len(t, back, 1)
+		require.Regexp(t, `^(2\d|3\d)(\.\d)?s$`, back[0]["after"])
+		require.Greater(t, back[0]["errors"], 20.0)
+		require.Empty(t, log.of(t, "store still fails"))
+
+		store.set(func(s *tap) {
+			s.read = func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore }
+		})
+		time.Sleep(time.Hour)
+
+		require.Len(t, log.of(t, "store failed: trying again"), 2)
+		require.Len(t, log.of(t, "store still fails"), 6) // after 1, 2, 4, 8, 16 and 32 minutes
+		require.NoError(t, stop())
+	})
+}
+
 func TestAHandlerThatDoesNotReturnIsLoggedAtGrowingIntervals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -333,6 +372,22 @@ func TestAPanicHasItsStack(t *testing.T) {
 		require.Len(t, dead, 1)
 		require.NotEmpty(t, dead[0]["stack"])
 		require.Equal(t, "account:parked:ledger", dead[0]["queue"])
+	})
+}
+
+func TestTheStartSaysWhichMemberItIs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logbook
+		store := newStore()
+		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{Logger: log.logger()}))
+		time.Sleep(time.Minute)
+		started := log.of(t, "consumer started")
+		require.Len(t, started, 1)
+		require.InDelta(t, 1, started[0]["size"], 0)
+		require.InDelta(t, operate.Slots, started[0]["slots"], 0)
+		require.Equal(t, statusIn(t, store, account).Replicas[0].ID.String(), started[0]["member"])
+		require.NoError(t, stop())
 	})
 }
 
@@ -427,6 +482,27 @@ func TestAFilterThatNoMessagePassesIsNamedOnce(t *testing.T) {
 	})
 }
 
+func TestAConsumerOverAClosedFileStops(t *testing.T) {
+	t.Parallel()
+	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "dibs.db"), nil)
+	require.NoError(t, err)
+	store := must.New(messagestore.New(driver, nil))
+	ended := make(chan error, 2)
+	started := make(chan struct{})
+	c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		close(started)
+		return nil
+	}), nil)
+	write(t, store, "account-1", Deposited{1})
+	go func() { ended <- c.Run(t.Context()) }()
+	<-started
+
+	require.NoError(t, store.Close())
+
+	require.ErrorIs(t, <-ended, messagestore.ErrClosed)
+	require.ErrorIs(t, c.Run(t.Context()), messagestore.ErrClosed)
+}
+
 // A log has no content of messages, also where the messages of a handler are refused.
 func TestTheLogOfARefusedMessageHasNoContent(t *testing.T) {
 	t.Parallel()
@@ -505,4 +581,26 @@ func TestThatAConsumerWillStopIsToldAMinuteAhead(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAMessageThatIsHandledInTimeStopsNoConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, book := newStore(), &logbook{}
+		_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, Deposited{1})
+		require.NoError(t, err)
+		began := time.Now()
+		heals := handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			if time.Since(began) < 3*time.Minute {
+				return errors.New("no such seat")
+			}
+			return nil
+		})
+		for i, errs := range []consumer.ErrorPolicy{{}, {Then: consumer.ParkMessage, Retry: consumer.Retry{For: time.Minute}}, retryEach(time.Second)} {
+			config := &consumer.Config{Errors: errs, Logger: book.logger()}
+			require.NoError(t, must.New(consumer.New(store, account, fmt.Sprint("ledger", i), heals, config)).CatchUp(t.Context()))
+			began = time.Now()
+		}
+
+		require.Empty(t, book.of(t, "consumer will stop"))
+	})
 }

@@ -86,6 +86,30 @@ func TestAnOutageOfTheServerIsTwoLinesOfTheWholeService(t *testing.T) {
 	require.Greater(t, all[1]["errors"], 25.0)
 }
 
+// A consumer that says nothing, and the store's look at the heads without a logger, leave the first line to
+// a consumer that has one.
+func TestAnOutageIsSaidByACallerThatHasALogger(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		var log logbook
+		silent := running(t, newNamed(store, account, "silent", always(nil), &consumer.Config{Logger: logger.Silent()}))
+		heard := running(t, newNamed(store, account, "heard", always(nil), &consumer.Config{Logger: log.logger()}))
+		time.Sleep(time.Minute)
+		store.set(func(s *tap) {
+			s.read = func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore }
+		})
+		time.Sleep(30 * time.Second)
+		store.set(func(s *tap) { s.read = nil })
+		time.Sleep(30 * time.Second)
+
+		require.Len(t, log.of(t, "store failed: trying again"), 1)
+		require.Len(t, log.of(t, "store is back"), 1)
+		require.NoError(t, silent())
+		require.NoError(t, heard())
+	})
+}
+
 // A failure of a handler while the store is away is not the message's: nothing of it counts, and the lines are
 // those of the outage, however long it lasts.
 func TestAnOutageIsNoFailureOfTheMessagesAtWork(t *testing.T) {
@@ -147,6 +171,29 @@ func TestAFailureAfterAnOutageCounts(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		require.EqualValues(t, 1, c.Stats().Parked)
 		require.Greater(t, c.Stats().Failed, before)
+		require.NoError(t, stop())
+	})
+}
+
+// A consumer that is idle looks whether what failed works, or the end would never be said. Here that is a look
+// at the replicas, because of a bell that did not tell how far to read; the next bell tells.
+func TestTheEndOfAnOutageIsSaidByAnIdleConsumer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &leaving{Store: newStore(), bell: make(chan messagestore.GlobalPosition, 1)}
+		var log logbook
+		stop := running(t, newConsumer(t, store, always(nil), &consumer.Config{Logger: log.logger()}))
+		time.Sleep(time.Minute)
+		store.away.Store(true)
+		store.bell <- 0
+		time.Sleep(30 * time.Second)
+		store.bell <- 1
+		time.Sleep(5 * time.Second)
+		store.away.Store(false)
+		time.Sleep(30 * time.Second)
+
+		require.Len(t, log.of(t, "store failed: trying again"), 1)
+		require.Len(t, log.of(t, "store is back"), 1)
 		require.NoError(t, stop())
 	})
 }

@@ -196,6 +196,44 @@ func TestAMessageThatFailsAfterItWasRedrivenIsParkedAgain(t *testing.T) {
 	require.Equal(t, 1, redrive(t, store, &journal{}))
 }
 
+// A consumer that was reset leaves a failing message to the new generation.
+func TestAConsumerThatWasResetParksNothing(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	deliveries := 0
+	c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+		if deliveries++; deliveries > 1 {
+			return nil
+		}
+		_, err := operate.Consumer(store, account, "ledger").Reset(ctx, 0)
+		return errors.Join(err, errHopeless)
+	}), &consumer.Config{Errors: parkAtOnce})
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Equal(t, 2, deliveries)
+	require.Zero(t, c.Stats().Parked)
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
+}
+
+// Nor is anything parked in a store that does not have it.
+func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
+	t.Parallel()
+	d := newReplaced()
+	store := must.New(messagestore.New(d, nil))
+	write(t, store, "account-1", Deposited{1})
+	c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		d.by(d.restore(t, 1))
+		return errHopeless
+	}), nil)
+
+	require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPositionAhead)
+
+	require.Zero(t, c.Stats().Parked)
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
+}
+
 // What keeps no queues keeps nothing that is parked, so the consumer stops before the message.
 func TestAStoreWithoutQueuesParksNothing(t *testing.T) {
 	t.Parallel()
@@ -236,6 +274,36 @@ func TestAMessageThatCannotBeParkedIsNotPassed(t *testing.T) {
 		write(t, spoiled.Store, "account-1", Deposited{1})
 		require.ErrorIs(t, newConsumer(t, spoiled, always(errBroken), &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context()), errStore)
 	})
+}
+
+func TestALargeMessageIsParkedAndRedriven(t *testing.T) {
+	t.Parallel()
+	for name, message := range map[string]messagestore.Envelope{
+		"LargeData": {Body: raw("Deposited", `{"large": "`+strings.Repeat("d", messagestore.MaxMessageBytes-20)+`"}`)},
+		"LargeMetadata": {Body: Deposited{1}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{
+			"large": strings.Repeat("p", messagestore.MaxMessageBytes-100),
+		}}},
+		"DeepData": {Body: raw("Deposited", strings.Repeat(`{"a":`, 512)+"1"+strings.Repeat("}", 512))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore()
+			write(t, store, "account-1", message)
+			original, err := store.Last(t.Context(), "account-1")
+			require.NoError(t, err)
+			require.NoError(t, newConsumer(t, store, always(errHopeless), nil).CatchUp(t.Context()))
+			require.Len(t, parkedOf(t, store, account, "ledger"), 1)
+
+			var given *messagestore.Message
+			n := redrive(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+				given = m
+				return nil
+			}))
+
+			require.Equal(t, 1, n)
+			require.Equal(t, original, given)
+		})
+	}
 }
 
 func TestTheTextOfAnErrorIsBoundedAndClean(t *testing.T) {
@@ -301,6 +369,21 @@ func TestRedriveDeliversTheOriginalsInOrderOfTheirStream(t *testing.T) {
 	})
 }
 
+func TestWhatOthersHaveParkedIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	park(t, store, account, "other")
+	j := &journal{}
+	retry(t, store, account, "other")
+
+	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+
+	require.Len(t, j.all(), 1, "its own delivery")
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
+	require.Len(t, parkedOf(t, store, account, "other"), 1)
+}
+
 func TestARedriveFailsAsADeliveryDoes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -326,6 +409,22 @@ func TestARedriveFailsAsADeliveryDoes(t *testing.T) {
 		require.Equal(t, test.text, first)
 		require.Equal(t, int64(1), c.Stats().Failed)
 	}
+}
+
+func TestARedriveThatIsSkippedEndsItsItem(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	park(t, store, account, "ledger")
+	retry(t, store, account, "ledger")
+	var log logbook
+	c := newConsumer(t, store, always(handler.Skip("a test account")), &consumer.Config{Logger: log.logger()})
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
+	require.Equal(t, int64(1), c.Stats().Skipped)
+	require.Contains(t, log.of(t, "item skipped")[0]["error"], "a test account")
 }
 
 // A process with the same identity has its own delivery of the message: while the one has it, the

@@ -207,6 +207,67 @@ func TestAPauseOutlivesAResetAndARestart(t *testing.T) {
 	})
 }
 
+// A member that sees an operator's reset only behind a pause that came after it starts over, too.
+func TestAResetBehindAPauseIsAReset(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		store := must.New(messagestore.New(driver, nil))
+		first := newReplica(t, driver, nil)
+		written := writeEach(t, driver, 10, 0)
+		time.Sleep(time.Minute)
+		_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
+		require.NoError(t, err)
+		setPaused(t, store, true)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, written, first.all())
+		setPaused(t, store, false)
+		time.Sleep(11 * time.Second)
+		require.Equal(t, append(written, written...), first.all())
+		require.NoError(t, first.stop())
+	})
+}
+
+func TestCatchUpOfAPausedConsumerIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, begun := range []bool{false, true} {
+		t.Run(fmt.Sprintf("begun=%t", begun), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				store := newStore()
+				write(t, store, "account-1", Deposited{1}, Deposited{2})
+				handled, release := 0, make(chan struct{})
+				c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+					if begun {
+						<-release
+					}
+					handled++
+					return nil
+				}), nil)
+				if !begun {
+					require.NoError(t, c.CatchUp(ctx))
+					setPaused(t, store, true)
+					write(t, store, "account-1", Deposited{3})
+					require.ErrorIs(t, c.CatchUp(ctx), consumer.ErrPaused)
+					require.Equal(t, 2, handled)
+					return
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- c.CatchUp(ctx) }()
+				synctest.Wait()
+				setPaused(t, store, true)
+				time.Sleep(11 * time.Second)
+				close(release)
+				require.ErrorIs(t, <-ended, consumer.ErrPaused)
+				require.Equal(t, 1, handled)
+				require.Equal(t, int64(1), c.Stats().Handled)
+			})
+		})
+	}
+}
+
 // Beside members, which keep their slots in a pause, it ends too, and they lose none by it.
 func TestCatchUpOfAPausedConsumerBesideMembersIsAnError(t *testing.T) {
 	t.Parallel()
@@ -296,6 +357,18 @@ func TestAPauseThatChangesNothingSaysSo(t *testing.T) {
 		changed, err := operate.Consumer(store, account, "a-b").Pause(t.Context())
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.False(t, changed)
+	})
+}
+
+func TestALedgerThatContinuesALaterGenerationIsCorrupt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		c := newConsumer(t, store, &journal{}, nil)
+		require.NoError(t, c.CatchUp(t.Context()))
+		_, err := store.Write(t.Context(), "account:position-ledger", 0, messagestore.Raw{Type: "Started", Data: []byte(`{"start": 0, "of": 1, "paused": true}`)})
+		require.NoError(t, err)
+		require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPositionCorrupt)
 	})
 }
 

@@ -75,6 +75,18 @@ func TestThePositionIsAStreamOfRecordedMessages(t *testing.T) {
 	require.JSONEq(t, fmt.Sprintf(`{"position": 3, "after": %q}`, last.ID), string(position.Data))
 }
 
+func TestACategoryWithATypeKeepsItsPositionsBesideIt(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account:command-1", Deposited{1})
+	c := newNamed(store, "account:command", "accounts", &journal{}, nil)
+
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	_, err := store.Last(t.Context(), "account:command+position-accounts+0")
+	require.NoError(t, err)
+}
+
 // The consumer neither guesses nor starts from 0 if its stored checkpoint is no position.
 func TestACorruptPositionStopsTheConsumer(t *testing.T) {
 	t.Parallel()
@@ -134,6 +146,72 @@ func TestAPositionAheadOfTheStoreStopsTheConsumer(t *testing.T) {
 	require.ErrorContains(t, err, "position 3 in account:position-ledger+0 is ahead of the store")
 }
 
+func TestAPositionAtTheEndIsNotAhead(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*consumer.Config{
+		"All":          nil,
+		"NothingFound": {OnlyKnown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore()
+			write(t, store, "account-1", Deposited{1})
+			for range 3 {
+				require.NoError(t, newConsumer(t, store, knowing(&journal{}, "Withdrawn"), config).CatchUp(t.Context()))
+			}
+		})
+	}
+}
+
+// The store is put back while the consumer waits for messages: it has nothing new,
+// which looks the same as nothing to do.
+func TestAStoreThatWasPutBackStopsAConsumerThatRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1})
+		errs := make(chan error, 1)
+		c := newConsumer(t, store, &journal{}, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		go func() { errs <- c.Run(ctx) }()
+		time.Sleep(time.Minute)
+		require.Equal(t, int64(1), c.Stats().Handled)
+
+		store.set(func(s *tap) {
+			s.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+				return &messagestore.CategoryPage{Next: q.From}, nil
+			}
+		})
+		start := time.Now()
+		err := <-errs
+
+		require.ErrorIs(t, err, consumer.ErrPositionAhead)
+		require.LessOrEqual(t, time.Since(start), 11*time.Second)
+	})
+}
+
+func TestAPositionThatTheStoreLostStopsTheConsumer(t *testing.T) {
+	t.Parallel()
+	store := &tap{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	store.write = func(stream messagestore.StreamName) error {
+		if stream == "account:position-ledger+0" {
+			return &messagestore.VersionConflictError{Stream: stream, Expected: 5, Actual: 4}
+		}
+		return nil
+	}
+
+	err := newConsumer(t, store, &journal{}, nil).CatchUp(t.Context())
+
+	require.ErrorIs(t, err, consumer.ErrPositionAhead)
+	require.NotErrorIs(t, err, consumer.ErrConsumerFenced)
+	ahead, ok := errors.AsType[*checkpoint.AheadError](err)
+	require.True(t, ok)
+	require.Equal(t, checkpoint.AheadError{Stream: "account:position-ledger+0", Position: 0, Expected: 5, Actual: 4}, *ahead)
+	require.ErrorContains(t, err, "position 0 is ahead of the store, which has lost messages of account:position-ledger+0: expected version 5, found 4")
+}
+
 // A handler may return the error of another consumer, which says nothing of this one's
 // position.
 func TestAHandlersErrorDoesNotKeepThePositionFromBeingRecorded(t *testing.T) {
@@ -152,6 +230,47 @@ func TestAHandlersErrorDoesNotKeepThePositionFromBeingRecorded(t *testing.T) {
 
 		require.ErrorIs(t, err, failure)
 		require.Equal(t, messagestore.GlobalPosition(2), c.Stats().Position)
+	}
+}
+
+// The position was written but the answer was lost: the next write is not told that
+// another process was first.
+func TestAPositionOfUnknownOutcomeDoesNotFenceItsOwnWriter(t *testing.T) {
+	t.Parallel()
+	for _, happened := range []bool{true, false} {
+		t.Run(fmt.Sprint("Happened", happened), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &tap{Store: newStore()}
+				lose := func(n int) func(messagestore.StreamName) error {
+					return func(stream messagestore.StreamName) error {
+						if stream != "account:position-ledger+0" || n == 0 {
+							return nil
+						}
+						n--
+						return &messagestore.OutcomeUnknownError{Cause: errStore}
+					}
+				}
+				store.set(func(s *tap) {
+					if happened {
+						s.lost = lose(2)
+					} else {
+						s.write = lose(2)
+					}
+				})
+				c := newConsumer(t, store, &journal{}, &consumer.Config{CheckpointMessages: 1})
+				stop := running(t, c)
+				for range 5 {
+					write(t, store.Store, "account-1", Deposited{1})
+					time.Sleep(10 * time.Millisecond)
+				}
+				time.Sleep(time.Minute)
+
+				require.Equal(t, c.Stats().Head+1, c.Stats().Position)
+				require.Equal(t, int64(2), c.Stats().StoreErrors)
+				require.NoError(t, stop())
+			})
+		})
 	}
 }
 
@@ -311,4 +430,20 @@ func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
 		require.Contains(t, []int64{0, 1, 2}, position)
 		require.Len(t, j.all(), map[bool]int{true: 1, false: 0}[position < 2])
 	})
+}
+
+// Two checkpoints that name no message are as little as one, for a program that joins and for one that looks.
+func TestACheckpointThatNamesNoMessageIsRefusedHoweverManyThereAre(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1}, Deposited{2})
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+	for range 3 {
+		write(t, store, "account:position-ledger+0", raw("Recorded", `{"position": 1}`))
+	}
+
+	err := newConsumer(t, store, &journal{}, nil).CatchUp(t.Context())
+
+	require.ErrorIs(t, err, consumer.ErrPositionCorrupt)
+	require.ErrorIs(t, positionsNow(t, store, account)[0].PositionErr, consumer.ErrPositionCorrupt)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -356,6 +358,31 @@ func TestAResetEndsNoProcess(t *testing.T) {
 	}
 }
 
+// The ledger is read in an outage: the process finds out about the reset later.
+func TestAResetThatCannotBeReadIsReadAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1})
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, j, nil))
+		time.Sleep(time.Second)
+		store.set(func(s *tap) {
+			s.look = func(messagestore.StreamName) error { return errStore }
+		})
+
+		_, err := operate.Consumer(store.Store, account, "ledger").Reset(t.Context(), 0)
+
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Len(t, j.all(), 1)
+		store.set(func(s *tap) { s.look = nil })
+		time.Sleep(10 * time.Second)
+		require.Len(t, j.all(), 2)
+		require.NoError(t, stop())
+	})
+}
+
 // It records nothing while there is nothing to do, so it would never find out.
 func TestAnIdleConsumerFindsOutThatItWasReset(t *testing.T) {
 	t.Parallel()
@@ -384,6 +411,110 @@ func TestAnIdleConsumerFindsOutThatItWasReset(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A message that fails again and again keeps the position where it is, so that nothing is
+// recorded, and with another behind it nothing is read.
+func TestAConsumerThatRetriesFindsOutThatItWasReset(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]consumer.Config{"InOrder": {}, "InParallel": {Concurrency: 2, BatchSize: 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
+				config.Errors = againAndAgain
+				var third atomic.Int64
+				stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+					if m.Position == 2 {
+						third.Add(1)
+						return nil
+					}
+					return errBroken
+				}), &config))
+				time.Sleep(time.Minute)
+
+				_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 3)
+
+				require.NoError(t, err)
+				time.Sleep(11 * time.Second)
+				require.Equal(t, int64(1), third.Load(), "it goes on behind those that fail")
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
+// A redriven message moves no position, and a consumer with enough of them reads no
+// further messages.
+func TestAConsumerThatRedrivesFindsOutThatItWasReset(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 8 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		park(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
+		var log logbook
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+			select {
+			case <-ctx.Done():
+			case <-time.After(30 * time.Second):
+			}
+			return ctx.Err()
+		}), &consumer.Config{Concurrency: 2, Grace: time.Second, Logger: log.logger()}))
+		time.Sleep(5 * time.Second)
+
+		_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
+
+		require.NoError(t, err)
+		time.Sleep(11*time.Second + time.Millisecond)
+		require.Len(t, log.of(t, "consumer starts again"), 1)
+		require.NoError(t, stop())
+	})
+}
+
+// againAndAgain has a message retried until the consumer stops.
+var againAndAgain = consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: time.Second}}
+
+// Each recording makes sure by itself that the run may go on.
+func TestAConsumerThatRecordsMakesSureByNothingElse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &asked{tap: &tap{Store: newStore()}}
+		for i := range 100 {
+			write(t, store.Store, "account-1", Deposited{i})
+		}
+		var recorded atomic.Int64
+		store.wrote = func(_ messagestore.StreamName, body messagestore.Body) {
+			if body.MessageType() == "Recorded" {
+				recorded.Add(1)
+			}
+		}
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			time.Sleep(time.Second)
+			return nil
+		}), &consumer.Config{CheckpointInterval: 5 * time.Second})
+		stop := running(t, c)
+		time.Sleep(61*time.Second + time.Millisecond)
+		synctest.Wait()
+
+		require.Greater(t, recorded.Load(), int64(9))
+		require.Equal(t, recorded.Load(), store.epochs.Load(), "one when it started, and joined")
+		require.NoError(t, stop())
+	})
+}
+
+// An asked store counts how often it is asked for its epoch.
+type asked struct {
+	*tap
+	epochs atomic.Int64
+}
+
+func (s *asked) Epoch(context.Context) (string, error) {
+	s.epochs.Add(1)
+	return "", nil
 }
 
 // A hooked driver calls a function before the next append.

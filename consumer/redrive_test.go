@@ -145,6 +145,35 @@ func TestAnOutcomeThatCannotBeStoredHoldsUpNoStop(t *testing.T) {
 	}
 }
 
+// A redrive that waits behind a message of its cardinal id is given back, and nobody waits for it.
+func TestARedriveThatWaitsHoldsUpNoStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		write(t, store, "account-1", Deposited{2})
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			if m.Position == 1 {
+				time.Sleep(20 * time.Second)
+				return nil
+			}
+			t.Error("it was redriven")
+			return nil
+		}), &consumer.Config{RedriveInterval: time.Second, Grace: time.Minute}))
+		time.Sleep(time.Second / 2)
+		retry(t, store, account, "ledger")
+		time.Sleep(10 * time.Second)
+		require.Len(t, itemsOf(t, store, account, "ledger", queuing.Out), 1)
+		start := time.Now()
+
+		require.NoError(t, stop())
+
+		require.LessOrEqual(t, time.Since(start), 10*time.Second)
+		require.Len(t, itemsOf(t, store, account, "ledger", queuing.Later), 1)
+	})
+}
+
 // A handler that did not return is in flight until it does, also in a redrive.
 func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T) {
 	t.Parallel()
@@ -176,6 +205,44 @@ func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T)
 		require.NoError(t, c.CatchUp(t.Context()))
 		require.Empty(t, parkedOf(t, store.Store, account, "ledger"))
 	})
+}
+
+// A redrive ends when its handler returns, with any error: also with that of another consumer that
+// left a handler behind, and with one whose text panics.
+func TestARedriveWhoseHandlerReturnsHasEndedWhateverItReturns(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		failure error
+		text    string
+	}{
+		"GraceExceeded": {fmt.Errorf("catch up: %w", &consumer.GraceExceededError{}), "catch up: grace of 0s exceeded: the handler goes on with "},
+		"Panics":        {&nastyError{}, "*consumer_test.nastyError, whose text panics"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := oneParked(t)
+				handled := 0
+				stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+					if m.Stream == "account-1" {
+						return test.failure
+					}
+					handled++
+					return nil
+				}), nil))
+				time.Sleep(time.Minute)
+				write(t, store.Store, "account-2", Deposited{2})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+
+				require.Equal(t, 1, handled, "it runs on")
+				parked := itemsOf(t, store.Store, account, "ledger", queuing.Dead)
+				require.Len(t, parked, 1)
+				require.Equal(t, test.text, parked[0].Error)
+				require.NoError(t, stop())
+			})
+		})
+	}
 }
 
 // A mute driver does not answer one of the calls that are about parked messages.
@@ -252,6 +319,51 @@ func newMute(t *testing.T, silent string) *muted {
 	return &muted{store, &mute{Driver: driver, silent: silent}}
 }
 
+// The calls of a redrive, in their order.
+var callsOfARedrive = []string{"Look", "Take", "Outcome"}
+
+func TestARedriveWhoseStoreDoesNotAnswerIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, name := range callsOfARedrive {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newMute(t, name)
+				j := &journal{}
+				stop := running(t, newConsumer(t, store, j, nil))
+				time.Sleep(time.Second)
+				write(t, store.Store, "account-2", Deposited{2})
+				time.Sleep(20 * time.Second)
+
+				require.Contains(t, j.all(), "account-2@0")
+				time.Sleep(10 * time.Minute)
+				require.ElementsMatch(t, []string{"account-1@0", "account-2@0"}, j.all())
+				require.Empty(t, parkedOf(t, store.Store, account, "ledger"))
+				require.NoError(t, stop())
+				require.Empty(t, store.driver.silent, "it was asked")
+			})
+		})
+	}
+}
+
+func TestARedriveWhoseStoreDoesNotAnswerHoldsUpNoStop(t *testing.T) {
+	t.Parallel()
+	for _, name := range callsOfARedrive {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newMute(t, name)
+				stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{Grace: 2 * time.Second}))
+				time.Sleep(time.Second)
+				start := time.Now()
+
+				require.NoError(t, stop())
+				require.LessOrEqual(t, time.Since(start), 8*time.Second)
+			})
+		})
+	}
+}
+
 // A consumer at rest asks one question for each interval, and takes nothing.
 func TestAConsumerWithNothingToRedriveAsksWhetherThereIs(t *testing.T) {
 	t.Parallel()
@@ -267,6 +379,34 @@ func TestAConsumerWithNothingToRedriveAsksWhetherThereIs(t *testing.T) {
 		calls = store.driver.take()
 		require.InDelta(t, 12, len(calls), 1)
 		require.NotContains(t, calls, "Take")
+		require.NoError(t, stop())
+	})
+}
+
+// What is retried is found while the redrive of another message goes on.
+func TestWhatIsRetriedMeanwhileIsRedriven(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		write(t, store, "account-2", Deposited{2})
+		park(t, store, account, "ledger")
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			if m.Stream == "account-1" {
+				time.Sleep(time.Minute)
+			}
+			return j.Handle(ctx, m)
+		}), &consumer.Config{Concurrency: 2, Lease: time.Hour}))
+		retry(t, store, account, "ledger", 1)
+		time.Sleep(10 * time.Second)
+
+		retry(t, store, account, "ledger", 2)
+		time.Sleep(10 * time.Second)
+
+		require.Equal(t, []string{"account-2@0"}, j.all())
+		time.Sleep(time.Minute)
+		require.Len(t, j.all(), 2)
 		require.NoError(t, stop())
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,4 +142,38 @@ func TestAConsumerOfKnownTypesReadsARenamedTypeUnderBothNames(t *testing.T) {
 	require.Equal(t, []string{"account-1@0", "account-1@2"}, j.all())
 	require.Zero(t, mux.Ignored())
 	require.EqualValues(t, 2, c.Stats().Handled)
+}
+
+// A function that came behind the filter would get no message: its registration is refused.
+func TestAFunctionThatComesBehindTheFilterIsRefused(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[Deposited]) error { return nil })
+	c := newConsumer(t, newStore(), mux, &consumer.Config{OnlyKnown: true})
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	handler.On(mux, func(context.Context, handler.Message[Withdrawn]) error { return nil })
+
+	require.ErrorContains(t, c.CatchUp(t.Context()), `invalid registration "Withdrawn": it is registered after the mux was used`)
+}
+
+// The methods of a consumer are safe for concurrent use, also while it starts.
+func TestAConsumerOfKnownTypesIsValidatedWhileItStarts(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	h := knows(false)(&journal{})
+	c := newConsumer(t, store, h, &consumer.Config{OnlyKnown: true})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for range 100 {
+			if _, err := tryNamed(store, account, "beside", h, &consumer.Config{OnlyKnown: true}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 10 {
+		require.NoError(t, c.CatchUp(t.Context()))
+	}
+	group.Wait()
 }

@@ -128,6 +128,28 @@ func writeEach(t *testing.T, driver messagestore.Driver, n, position int) (all [
 	return all
 }
 
+func TestASecondReplicaStandsByAndTakesOverWhenTheFirstStops(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		first := newReplica(t, driver, nil)
+		time.Sleep(time.Second)
+		second := newReplica(t, driver, nil)
+		written := writeEach(t, driver, 10, 0)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, written, first.all())
+		require.Empty(t, second.all())
+
+		require.NoError(t, first.stop())
+		more := writeEach(t, driver, 10, 1)
+		time.Sleep(2 * time.Second)
+
+		require.Equal(t, written, first.all())
+		require.Equal(t, more, second.all())
+		require.NoError(t, second.stop())
+	})
+}
+
 func TestAReplicaThatIsKilledIsReplacedWithinItsLease(t *testing.T) {
 	t.Parallel()
 	for name, together := range map[string]bool{"StandsBy": true, "ComesLater": false} {
@@ -268,6 +290,48 @@ func TestWhatAReplicaHasReadAheadIsGivenUpWithItsLease(t *testing.T) {
 		}
 		require.NoError(t, stop())
 		require.NoError(t, second.stop())
+	})
+}
+
+func TestReplicasShareACategoryThatNeedsNoOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		config := &consumer.Config{Concurrency: 4}
+		var all []*replica
+		position := 0
+		round := func() {
+			seen := map[string]int{}
+			for _, r := range all {
+				for _, m := range r.all() {
+					seen[m]--
+				}
+			}
+			written := writeEach(t, driver, 200, position)
+			position++
+			time.Sleep(5 * time.Second)
+			for _, r := range all {
+				for _, m := range r.all() {
+					seen[m]++
+				}
+			}
+			for _, m := range written {
+				require.Equal(t, 1, seen[m], m)
+			}
+		}
+		for n := range 5 {
+			all = append(all, newReplica(t, driver, config))
+			time.Sleep(5 * time.Second)
+			before := len(all[n].all())
+			round()
+			require.Greater(t, len(all[n].all()), before, "replica %d has a share", n)
+		}
+		for _, r := range all[:4] {
+			require.NoError(t, r.stop())
+			time.Sleep(5 * time.Second)
+			round()
+		}
+		require.NoError(t, all[4].stop())
 	})
 }
 

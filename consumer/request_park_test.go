@@ -2,7 +2,9 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
@@ -152,6 +155,28 @@ func TestTheMemberThatHasTheMessageParksIt(t *testing.T) {
 	})
 }
 
+func TestARequestToParkIsValidated(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	write(t, store, "other-1", Deposited{1})
+	of := func(stream messagestore.StreamName) *messagestore.Message {
+		m, err := store.Last(t.Context(), stream)
+		require.NoError(t, err)
+		return m
+	}
+	ledger := operate.Consumer(store, account, "ledger")
+	for _, reason := range []string{"", strings.Repeat("x", 256), "two\nlines", "\xff"} {
+		_, err := ledger.Park(t.Context(), of("account-1"), reason)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "reason")
+	}
+	_, err := ledger.Park(t.Context(), of("other-1"), "why")
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	_, err = ledger.Park(t.Context(), nil, "why")
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
 func TestAMessageThatIsDroppedIsNotRedriven(t *testing.T) {
 	t.Parallel()
 	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
@@ -179,6 +204,27 @@ func TestAMessageThatIsDroppedIsNotRedriven(t *testing.T) {
 	})
 }
 
+// A run that ends at once has parked a message and stored no checkpoint. What becomes of the item until the next run comes to
+// the message is not undone: that run passes it.
+func TestWhatWasParkedForAnOperatorIsNotParkedAgain(t *testing.T) {
+	t.Parallel()
+	store, j := newStore(), &journal{}
+	write(t, store, "account-1", Deposited{1}, Deposited{2})
+	q, driver := queueOf(t, store, account, "ledger")
+	is, err := driver.QueuePark(t.Context(), queuing.Parking{Queue: q, Position: 2, Error: checkpoint.ByOperator + "the seat was sold"})
+	require.NoError(t, err)
+	require.True(t, is)
+	h := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		_, err := must.New(operate.Consumer(store, account, "ledger").Parked()).Drop(ctx, "void", 2)
+		return errors.Join(err, j.Handle(ctx, m))
+	})
+
+	require.NoError(t, newConsumer(t, store, h, nil).CatchUp(t.Context()))
+
+	require.Equal(t, []string{"account-1@0"}, j.all())
+	require.Equal(t, "xD", logOf(t, store, account, "ledger", 2))
+}
+
 // A request to park is withdrawn, and the message is delivered.
 func TestARequestToParkThatIsDroppedParksNothing(t *testing.T) {
 	t.Parallel()
@@ -194,6 +240,36 @@ func TestARequestToParkThatIsDroppedParksNothing(t *testing.T) {
 
 	require.Equal(t, []string{"account-1@0"}, j.all())
 	require.Empty(t, parkedOf(t, store, account, "ledger"))
+}
+
+// An item that is cancelled while it is redriven has one end, and its handler is told.
+func TestACancelAndARedriveHaveOneEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
+		parked, err := operate.Consumer(store, account, "ledger").Parked()
+		require.NoError(t, err)
+		told := false
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+			<-ctx.Done()
+			told = true
+			return ctx.Err()
+		}), nil))
+		time.Sleep(time.Minute)
+
+		_, err = parked.Cancel(t.Context(), "refunded by hand", 1)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+
+		require.Empty(t, parkedOf(t, store, account, "ledger"))
+		require.Equal(t, "xRC", logOf(t, store, account, "ledger", 1))
+		synctest.Wait()
+		require.True(t, told)
+		require.NoError(t, stop())
+	})
 }
 
 // A slowLook is a driver that takes a second to find what is to be parked.
@@ -215,5 +291,44 @@ func TestAMessageThatIsToBeParkedIsNotDeliveredFirst(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"account-1@1"}, j.all())
 		require.NoError(t, stop())
+	})
+}
+
+// Replicas leave slots at several positions: the consumer is at the lowest message of all.
+func TestNextIsTheFirstMessageOfSeveralParts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, j := newStore(), &journal{}
+		write(t, store, "account-0", Deposited{1})
+		broken := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			if m.Stream == "account-0" {
+				return errBroken
+			}
+			return j.Handle(ctx, m)
+		})
+		var stops []func() error
+		for range 2 {
+			stops = append(stops, running(t, newConsumer(t, store, broken, &consumer.Config{Concurrency: 2, Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}})))
+			time.Sleep(time.Minute)
+		}
+		for i := range 10 {
+			write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{2})
+			time.Sleep(time.Minute)
+		}
+		for _, stop := range stops {
+			require.NoError(t, stop())
+		}
+		for i := range 10 {
+			write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{3})
+		}
+
+		next, err := operate.Consumer(store, account, "ledger").Next(t.Context())
+
+		require.NoError(t, err)
+		require.Len(t, next, 1)
+		require.Equal(t, "account-0@0", fmt.Sprintf("%s@%d", next[0].Stream, next[0].Position))
+		_, err = operate.Consumer(store, account, "male").Next(t.Context())
+		_, is := errors.AsType[*operate.UnknownConsumerError](err)
+		require.True(t, is, "%v", err)
 	})
 }

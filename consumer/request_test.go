@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,28 @@ func TestWhatIsAskedForIsRedrivenByTheConsumer(t *testing.T) {
 	})
 }
 
+func TestARunningConsumerFindsARequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, j, nil))
+		time.Sleep(10 * time.Minute)
+		require.Empty(t, j.all())
+
+		retry(t, store, account, "ledger")
+		time.Sleep(5*time.Second + time.Millisecond)
+
+		require.Equal(t, []string{"account-1@0"}, j.all())
+		require.Empty(t, parkedOf(t, store, account, "ledger"))
+		time.Sleep(10 * time.Minute)
+		require.Len(t, j.all(), 1)
+		require.NoError(t, stop())
+	})
+}
+
 // Four operators, and four members of a group: each message is redriven once.
 func TestOfManyRequestsAndConsumersAMessageIsRedrivenOnce(t *testing.T) {
 	t.Parallel()
@@ -114,6 +137,59 @@ func unique(all []string) []string {
 		seen[s] = true
 	}
 	return kept
+}
+
+func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
+		calls := 0
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			calls++
+			return errBroken
+		}), nil))
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+
+		require.Equal(t, 1, calls)
+		parked := itemsOf(t, store, account, "ledger", queuing.Dead)
+		require.Len(t, parked, 1)
+		require.Equal(t, "broken", parked[0].Error)
+
+		require.Equal(t, 1, retry(t, store, account, "ledger"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 2, calls)
+		require.NoError(t, stop())
+	})
+}
+
+// A redrive that is stopped with its process is done by the next.
+func TestARequestOutlivesTheConsumerThatTookItUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}), &consumer.Config{Grace: time.Second}))
+		time.Sleep(10 * time.Second)
+		require.Len(t, itemsOf(t, store, account, "ledger", queuing.Out), 1)
+		require.NoError(t, stop())
+
+		later := itemsOf(t, store, account, "ledger", queuing.Later)
+		require.Len(t, later, 1)
+		require.Zero(t, later[0].Failures)
+		j := &journal{}
+		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+		require.Len(t, j.all(), 1)
+	})
 }
 
 // A redriven message is not in flight beside another of its cardinal id.
@@ -295,4 +371,30 @@ func testKilledRedrive(t *testing.T, storeURL string) {
 func startRedriveChild(t *testing.T, storeURL string, category messagestore.Category, hangs string) *os.Process {
 	t.Helper()
 	return startChild(t, redriveStore+"="+storeURL, redriveCategory+"="+string(category), redriveHangs+"="+hangs).Process
+}
+
+// A lane whose message fails again and again keeps the redrives behind it, however many, and none of other lanes.
+func TestRedrivesBehindAFailingMessageKeepNoOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", slices.Repeat([]messagestore.Body{Deposited{1}}, 150)...)
+		write(t, store, "account-2", Deposited{2})
+		park(t, store, account, "ledger")
+		write(t, store, "account-1", Deposited{3})
+		var j journal
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			if m.Position == 150 {
+				return errBroken
+			}
+			return j.Handle(ctx, m)
+		}), &consumer.Config{Concurrency: 4, Errors: againAndAgain}))
+		time.Sleep(time.Minute)
+
+		retry(t, store, account, "ledger")
+		time.Sleep(time.Minute)
+
+		require.Equal(t, []string{"account-2@0"}, j.all())
+		require.NoError(t, stop())
+	})
 }

@@ -57,6 +57,66 @@ func TestAMessageOfAnotherProcessIsFoundByPolling(t *testing.T) {
 	})
 }
 
+// It looks less and less often, and then it only makes sure.
+func TestAConsumerAtRestLeavesPollingToTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var reads []time.Time
+		store := &tap{Store: newStore(), read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			reads = append(reads, time.Now())
+			return nil, nil
+		}}
+		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{PollInterval: 800 * time.Millisecond}))
+		time.Sleep(59 * time.Second)
+		require.NoError(t, stop())
+
+		var waits []time.Duration
+		for i := range reads[1:] {
+			waits = append(waits, reads[i+1].Sub(reads[i]))
+		}
+		require.Equal(t, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 9300 * time.Millisecond, 10 * time.Second}, waits[:5])
+		require.Len(t, reads, 9)
+	})
+}
+
+// A driver that cannot tell where categories end is polled as ever.
+func TestAMessageOfAnotherProcessIsFoundThroughADriverThatCannotTell(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := struct{ messagestore.Driver }{newDriver()}
+		j := &journal{}
+		stop := running(t, newConsumer(t, must.New(messagestore.New(driver, nil)), j, nil))
+		time.Sleep(time.Minute)
+
+		elsewhere(t, driver, "account-1")
+		time.Sleep(101 * time.Millisecond)
+
+		require.Len(t, j.all(), 1)
+		require.NoError(t, stop())
+	})
+}
+
+func TestAWriteInThisProcessWakesTheConsumer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		j := &journal{}
+		stop := running(t, newConsumer(t, store, j, &consumer.Config{PollInterval: time.Hour}))
+		time.Sleep(90 * time.Minute)
+		before := time.Now()
+
+		write(t, store, "account-1", Deposited{1})
+		synctest.Wait()
+
+		require.Len(t, j.all(), 1)
+		require.Zero(t, time.Since(before))
+		require.NoError(t, stop())
+	})
+}
+
 // An idle consumer reads, but does not write, and its own writes do not wake it.
 func TestAnIdleConsumerDoesNotWrite(t *testing.T) {
 	t.Parallel()
@@ -155,6 +215,31 @@ func TestAFilteredPositionMovesButSeldom(t *testing.T) {
 	})
 }
 
+func TestStoppingLetsTheMessageInHandFinish(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(5 * time.Second):
+				return nil
+			}
+		}), &consumer.Config{Grace: 6 * time.Second})
+		stop := running(t, c)
+		time.Sleep(time.Second)
+		before := time.Now()
+
+		require.NoError(t, stop())
+
+		require.Equal(t, 4*time.Second, time.Since(before))
+		require.Equal(t, int64(1), c.Stats().Handled)
+		require.Equal(t, messagestore.GlobalPosition(2), c.Stats().Position)
+	})
+}
+
 func TestPastTheGraceTheContextEndsAndTheMessageIsNotAtFault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -203,6 +288,43 @@ func TestAHandlerThatIgnoresItsContextIsNamed(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		require.NoError(t, c.CatchUp(t.Context()))
+	})
+}
+
+// The error that ended the run does not hide the handler that it left behind.
+func TestAHandlerThatIgnoresItsContextIsNamedThoughAnotherFailed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-0", Deposited{1})
+		write(t, store, "account-1", Deposited{2})
+		write(t, store, "account-2", Deposited{3})
+		release := make(chan struct{})
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			switch m.Stream {
+			case "account-1":
+				<-release
+			case "account-2":
+				time.Sleep(time.Second)
+				return errBroken
+			}
+			return nil
+		}), &consumer.Config{Concurrency: 2, Grace: 2 * time.Second, Errors: stopAtOnce})
+
+		err := runForAWhile(t, c)
+
+		failed, ok := errors.AsType[*consumer.MessageError](err)
+		require.True(t, ok)
+		require.Equal(t, messagestore.StreamName("account-2"), failed.Stream)
+		requireGraceExceeded(t, err)
+		exceeded, ok := errors.AsType[*consumer.GraceExceededError](err)
+		require.True(t, ok)
+		require.Equal(t, []string{"Deposited account-1@0"}, exceeded.Messages)
+		require.Equal(t, messagestore.GlobalPosition(2), c.Stats().Position, "what is finished is recorded")
+
+		require.ErrorIs(t, runForAWhile(t, c), consumer.ErrRunning)
+		close(release)
+		synctest.Wait()
 	})
 }
 
@@ -270,6 +392,30 @@ func TestRetryForeverOutlivesADay(t *testing.T) {
 		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: time.Hour}}})
 
 		require.NoError(t, c.CatchUp(t.Context()))
+	})
+}
+
+// RetryAfter is the handler's word: the policy, which would stop, does not count it.
+func TestRetryAfterIsNotCountedByThePolicy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Deposited{2})
+		var calls []time.Time
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			if calls = append(calls, time.Now()); len(calls) <= 3 {
+				return fmt.Errorf("wrapped: %w", handler.RetryAfter(time.Hour, errBroken))
+			}
+			return nil
+		}), &consumer.Config{Errors: stopAtOnce})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Len(t, calls, 5)
+		for i := range 3 {
+			require.Equal(t, time.Hour, calls[i+1].Sub(calls[i]))
+		}
+		require.Equal(t, consumer.Stats{Handled: 2, Failed: 3, Retried: 3, Position: 3, Head: 2}, c.Stats())
 	})
 }
 
@@ -545,6 +691,25 @@ func TestStatsCount(t *testing.T) {
 	})
 }
 
+func TestConcurrentHandlersAreAllUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 64 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			time.Sleep(time.Second)
+			return nil
+		}), &consumer.Config{Concurrency: 16})
+		start := time.Now()
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, 4*time.Second, time.Since(start))
+	})
+}
+
 func TestOneAfterTheOtherIsInOrderOfTheCategory(t *testing.T) {
 	t.Parallel()
 	store := newStore()
@@ -563,6 +728,55 @@ func TestOneAfterTheOtherIsInOrderOfTheCategory(t *testing.T) {
 	require.True(t, slices.IsSorted(seen))
 }
 
+// A message that is due while the hand is full is no reason to wake up, again and
+// again: in a bubble, time would stand still.
+func TestAMessageThatIsDueWaitsForAFreeHand(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 3 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
+		}
+		failed := false
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			if m.Stream == "account-0" {
+				if !failed {
+					failed = true
+					return handler.RetryAfter(time.Minute, errBroken)
+				}
+				return nil
+			}
+			time.Sleep(time.Hour)
+			return nil
+		}), &consumer.Config{Concurrency: 2})
+		start := time.Now()
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.Equal(t, time.Hour, time.Since(start))
+	})
+}
+
+// The position moves over a message and over those behind it that the filter kept back,
+// together.
+func TestWhatIsKeptBackBehindAMessageIsPassedWithIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1}, Withdrawn{}, Withdrawn{})
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			time.Sleep(5 * time.Second)
+			return nil
+		}), &consumer.Config{OnlyKnown: true})
+		stop := running(t, c)
+		time.Sleep(time.Second)
+
+		require.NoError(t, stop())
+
+		require.Equal(t, messagestore.GlobalPosition(4), c.Stats().Position)
+	})
+}
+
 // A handler wakes the reader, which finds nothing: that is not the end yet.
 func TestCatchUpDoesNotEndWhileMessagesAreInHand(t *testing.T) {
 	t.Parallel()
@@ -578,5 +792,37 @@ func TestCatchUpDoesNotEndWhileMessagesAreInHand(t *testing.T) {
 		require.NoError(t, c.CatchUp(t.Context()))
 
 		require.Equal(t, int64(3), c.Stats().Handled)
+	})
+}
+
+// A silent store is one that does not answer any more once it was told to fall silent.
+type silent struct {
+	*messagestore.Store
+	now atomic.Bool
+}
+
+func (s *silent) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	if s.now.Load() {
+		<-ctx.Done()
+		return messagestore.CategoryPage{}, ctx.Err()
+	}
+	return s.Store.ReadCategoryPage(ctx, q)
+}
+
+// A run that stops, with nothing in flight and no checkpoint to store, only asks whether
+// it may go on.
+func TestAStopDoesNotWaitToSeeWhetherTheRunMayGoOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &silent{Store: newStore()}
+		write(t, store.Store, "account-1", Deposited{1}, Deposited{2})
+		stop := running(t, newConsumer(t, store, always(errBroken), &consumer.Config{Errors: againAndAgain}))
+		time.Sleep(5*time.Second + time.Second/2)
+		store.now.Store(true)
+		time.Sleep(6 * time.Second) // and it asks since one
+		start := time.Now()
+
+		require.NoError(t, stop())
+		require.Less(t, time.Since(start), time.Second)
 	})
 }

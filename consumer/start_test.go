@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -87,6 +88,82 @@ func TestNewcomersAgreeOnTheStart(t *testing.T) {
 			require.Equal(t, 1, count[fmt.Sprintf("account-%d@1", i)])
 		}
 	})
+}
+
+func TestANewConsumerSaysWhereItStarts(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		start   consumer.Start
+		catchUp bool
+		level   string
+		text    string
+	}{
+		{"unset", consumer.Start{}, false, "warn", "the beginning, with 113 messages to handle: see Config.Start"},
+		{"caughtup", consumer.Start{}, true, "info", "the beginning, with 113 messages to handle: see Config.Start"},
+		{"beginning", consumer.FromStart(), false, "info", "the beginning, with 113 messages"},
+		{"end", consumer.FromEnd(), false, "info", "the end, with 0 messages"},
+		{"time", consumer.From(time.Now().Add(time.Hour)), false, "info", "20"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore()
+			bodies := make([]messagestore.Body, 113)
+			for i := range bodies {
+				bodies[i] = Deposited{i}
+			}
+			write(t, store, "account-1", bodies...)
+			for range 2 {
+				var log logbook
+				c := newNamed(store, account, test.name, &journal{}, &consumer.Config{Logger: log.logger(), Start: test.start})
+				if test.catchUp {
+					require.NoError(t, c.CatchUp(t.Context()))
+				} else {
+					stop := running(t, c)
+					time.Sleep(time.Second)
+					require.NoError(t, stop())
+				}
+				said := log.of(t, "new consumer starts from "+test.text)
+				if test.level == "" { // it is not new
+					require.Empty(t, said)
+					continue
+				}
+				require.Len(t, said, 1, test.name)
+				require.Equal(t, test.level, said[0]["level"])
+				test.level = ""
+			}
+		})
+	}
+}
+
+// A large category is not counted.
+func TestANewConsumerCountsNoLargeCategory(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	for range 12 {
+		bodies := make([]messagestore.Body, 100)
+		for i := range bodies {
+			bodies[i] = Deposited{i}
+		}
+		write(t, store, "account-1", bodies...)
+	}
+	var log logbook
+	counted := &tallying{Store: store}
+	require.NoError(t, newConsumer(t, counted, &journal{}, &consumer.Config{Logger: log.logger()}).CatchUp(t.Context()))
+	said := log.of(t, "new consumer starts from the beginning, with more than 1000 messages")
+	require.Len(t, said, 1)
+	require.InDelta(t, 1200, said[0]["head"], 0)
+	require.Equal(t, 1001, counted.most)
+}
+
+// A tallying store notes how many messages it was asked to count.
+type tallying struct {
+	*messagestore.Store
+	most int
+}
+
+func (s *tallying) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
+	s.most = max(s.most, q.Limit)
+	return s.Store.Count(ctx, q)
 }
 
 func TestAStartWithoutATimeIsRefused(t *testing.T) {

@@ -205,3 +205,37 @@ func TestAStartThatHangsIsGivenUpAndTriedAgain(t *testing.T) {
 		})
 	}
 }
+
+func TestAStartThatHangsStopsWhenItIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newConsumer(t, &slow{Store: newStore(), hangs: 1}, &journal{}, nil)
+		stop := running(t, c)
+		time.Sleep(time.Second)
+		before := time.Now()
+
+		require.NoError(t, stop())
+
+		require.Zero(t, time.Since(before))
+		require.Zero(t, c.Stats().StoreErrors)
+	})
+}
+
+func TestLogsHoldNoContent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", raw("Deposited", `{"secret": "canary"}`))
+		var log bytes.Buffer
+		c := newConsumer(t, store, always(errBroken), &consumer.Config{
+			Logger: logger.Zerolog(zerolog.New(&log)),
+			Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage},
+		})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		require.NotContains(t, log.String(), "canary")
+		require.Contains(t, log.String(), `"message":"message parked"`)
+		require.Contains(t, log.String(), `"message":"consumer started"`)
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,6 +92,23 @@ func TestATombstoneIsPassedWithoutTheHandler(t *testing.T) {
 	}
 }
 
+func TestATombstoneWaitsInItsPlaceForWhatIsBeforeIt(t *testing.T) {
+	t.Parallel()
+	r := newRemovals(t)
+	write(t, r.Store, r.category.Stream("1"), Deposited{1})
+	write(t, r.Store, r.category.Stream("2"), Deposited{1})
+	r.delete(t, r.category.Stream("2"), false)
+	failing := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("not yet") })
+
+	c := r.consumer(t, failing, &consumer.Config{Concurrency: 4, Errors: stopAtOnce})
+	require.Error(t, c.CatchUp(t.Context()))
+
+	require.Zero(t, c.Stats().Position)
+	j := &journal{}
+	require.NoError(t, r.consumer(t, j, nil).CatchUp(t.Context()))
+	require.Len(t, j.all(), 1)
+}
+
 // C6 stays true: a position is not ahead of a category whose head was removed.
 func TestAPositionIsNotAheadOfWhatWasRemoved(t *testing.T) {
 	t.Parallel()
@@ -131,6 +149,75 @@ func TestAPositionIsNotAheadOfWhatWasRemoved(t *testing.T) {
 	}
 }
 
+// The position streams keep few rows while the consumer runs, and it does not notice.
+func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
+	t.Parallel()
+	const least = 300 // messages; more until enough was trimmed
+
+	r := newRemovals(t)
+	j := &journal{}
+	c := r.consumer(t, j, &consumer.Config{CheckpointMessages: 1, PollInterval: time.Millisecond})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	positions := r.category.WithType("position")
+	trimmed := make(chan error, 1)
+	enough := make(chan struct{})
+	var removed atomic.Int64
+	go func() {
+		for {
+			for each, err := range r.admin.TrimCategory(ctx, positions, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}) {
+				if err != nil {
+					trimmed <- err
+					return
+				}
+				removed.Add(each.Removed)
+			}
+			select {
+			case <-enough:
+				trimmed <- nil
+				return
+			default:
+			}
+		}
+	}()
+	messages := 0
+	await.That(t, "positions are trimmed while it runs", func() (bool, any) {
+		for range 10 {
+			write(t, r.Store, r.category.Stream(strconv.Itoa(messages%7)), Deposited{messages})
+			messages++
+		}
+		return messages >= least && removed.Load() > 10, removed.Load()
+	})
+	await.That(t, "all messages are handled", func() (bool, any) {
+		s := c.Stats()
+		return s.Position > s.Head && s.Handled == int64(messages), s
+	})
+	close(enough)
+	require.NoError(t, await.Receive(t, "the trims end", trimmed))
+	stop()
+	require.NoError(t, await.Receive(t, "the run ends", ended))
+
+	require.Len(t, j.all(), messages)
+	again := &journal{}
+	require.NoError(t, r.consumer(t, again, nil).CatchUp(t.Context()))
+	require.Empty(t, again.all(), "it goes on where it was")
+	for _, err := range r.admin.TrimCategory(t.Context(), positions, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}) {
+		require.NoError(t, err) // the last one before may have come before the last checkpoint
+	}
+	rows := map[messagestore.StreamName]int{}
+	for m, err := range r.ReadCategory(t.Context(), positions, 0, messagestore.Filter{}) {
+		require.NoError(t, err)
+		require.NotZero(t, m.ID)
+		rows[m.Stream]++
+	}
+	require.NotEmpty(t, rows)
+	for stream, n := range rows {
+		require.Equal(t, 1, n, stream)
+	}
+}
+
 // Of positions and of generations the last ones are enough, also to go on after a reset.
 func TestAConsumerWhosePositionsWereTrimmedSkipsNothing(t *testing.T) {
 	t.Parallel()
@@ -161,6 +248,53 @@ func TestAConsumerWhosePositionsWereTrimmedSkipsNothing(t *testing.T) {
 	found, err := r.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{r.category, positions}})
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
+}
+
+// Whichever member the tombstone of a name that was erased falls to, it passes it, and
+// none waits for it.
+func TestATombstoneIsPassedByOneMemberOfAGroup(t *testing.T) {
+	t.Parallel()
+	const members, streams = 3, 12
+
+	r := newRemovals(t)
+	half := func(from, to int) {
+		for n := range streams {
+			for i := from; i < to; i++ {
+				write(t, r.Store, r.category.Stream(strconv.Itoa(n)), Deposited{i})
+			}
+		}
+	}
+	j := &journal{}
+	tombstones := int64(0)
+	handle := func() {
+		end := endOf(t, r.Store, r.category)
+		stops := make([]func() error, members)
+		all := make([]*consumer.Consumer, members)
+		for m := range members {
+			all[m] = r.consumer(t, j, &consumer.Config{Concurrency: 2, PollInterval: time.Millisecond})
+			stops[m] = running(t, all[m])
+		}
+		await.True(t, "all is handled", func() bool {
+			s := positionsNow(t, r.Store, r.category)
+			return len(s) == 1 && s[0].Position == end
+		})
+		for m := range members {
+			require.NoError(t, stops[m]())
+			tombstones += all[m].Stats().Tombstones
+		}
+	}
+	half(0, 2)
+	handle()
+	half(2, 3)
+	for n := range streams / 2 {
+		r.delete(t, r.category.Stream(strconv.Itoa(n)), n%2 == 0)
+	}
+	handle()
+
+	require.Len(t, j.all(), streams*2+streams/2, "what was deleted unread was not handled")
+	require.Equal(t, int64(streams/2), tombstones)
+	handle()
+	require.Equal(t, int64(streams/2), tombstones, "they are passed for good")
 }
 
 // Streams are trimmed and deleted while others write to them and a consumer reads them.

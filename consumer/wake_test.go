@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"iter"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -63,6 +64,18 @@ func TestAWriteInAnotherProcessWakesTheConsumerAtOnce(t *testing.T) {
 		require.NoError(t, err)
 		write(t, elsewhere, category.Stream("1"), Deposited{n})
 		handled(20 + n + 1)
+	}
+	require.NoError(t, stop())
+}
+
+func TestAWriteInAnotherProcessIsFoundInAFile(t *testing.T) {
+	t.Parallel()
+	store, elsewhere := openTwo(t, "sqlite:"+filepath.Join(t.TempDir(), "store.db"))
+	j := &journal{}
+	stop := running(t, newConsumer(t, store, j, &consumer.Config{PollInterval: time.Millisecond}))
+	for n := range 5 {
+		write(t, elsewhere, "account-1", Deposited{n})
+		await.Equal(t, "messages that are handled", n+1, func() int { return len(j.all()) })
 	}
 	require.NoError(t, stop())
 }
@@ -129,6 +142,14 @@ func TestARequestIsFoundWithinItsInterval(t *testing.T) {
 	})
 }
 
+func TestToCatchUpNobodyWatches(t *testing.T) {
+	t.Parallel()
+	store := &countingStore{Store: newStore()}
+	write(t, store.Store, "account-1", Deposited{1})
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+	require.Zero(t, store.watches.Load())
+}
+
 func TestABellForWhatWasReadReadsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,4 +173,51 @@ func TestABellForWhatWasReadReadsNothing(t *testing.T) {
 		require.Equal(t, before+1, reads.Load(), "one who says so is believed, once")
 		require.NoError(t, stop())
 	})
+}
+
+// A store that is away wakes all its waiters, which would all read again at once. One that
+// takes writes and fails to be read sends a wake-up with each of them.
+func TestABellDoesNotCutAWaitAfterAFailureShort(t *testing.T) {
+	t.Parallel()
+	for name, head := range map[string]messagestore.GlobalPosition{"NoHead": 0, "AHead": 4} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var reads atomic.Int64
+				var healed atomic.Bool
+				store := &rungStore{bell: make(chan messagestore.GlobalPosition), tap: &tap{Store: newStore(), read: func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
+					reads.Add(1)
+					if healed.Load() {
+						return nil, nil
+					}
+					return nil, errStore
+				}}}
+				j := &journal{}
+				c := newConsumer(t, store, j, &consumer.Config{PollInterval: time.Hour})
+				stop := running(t, c)
+				time.Sleep(time.Hour)
+				before := reads.Load()
+
+				for range 1000 {
+					store.bell <- head
+					synctest.Wait()
+				}
+				require.LessOrEqual(t, reads.Load()-before, int64(1))
+				for range 1000 {
+					store.bell <- head
+					time.Sleep(10 * time.Millisecond)
+				}
+				require.LessOrEqual(t, reads.Load()-before, int64(1+2*10), "at most twice a second")
+				require.LessOrEqual(t, c.Stats().StoreErrors, int64(2*60*60+40))
+
+				// No message is missed whose wake-up came during the back-off.
+				write(t, store.Store, "account-1", Deposited{1}, Deposited{2}, Deposited{3}, Deposited{4})
+				store.bell <- head
+				healed.Store(true)
+				time.Sleep(time.Second)
+				require.Len(t, j.all(), 4)
+				require.NoError(t, stop())
+			})
+		})
+	}
 }

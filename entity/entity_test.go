@@ -21,6 +21,7 @@ import (
 
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -169,6 +170,28 @@ func TestWhatACallerDoesToAnEntityIsTheCallersAlone(t *testing.T) {
 	}
 }
 
+func TestAnErrorLeavesNothingHalfApplied(t *testing.T) {
+	t.Parallel()
+	d := &driver{Driver: memory.New()}
+	store := must.New(messagestore.New(d, &messagestore.Config{BatchSize: 2}))
+	s := newLists(t, store, nil)
+	write(t, store, "list-1", added{1})
+	_, _, err := s.Get(t.Context(), "1")
+	require.NoError(t, err)
+	write(t, store, "list-1", changed{7}, added{2}, added{3}, added{4})
+	d.failRead.Store(true)
+
+	_, _, err = s.Get(t.Context(), "1") // the second page fails
+
+	require.ErrorIs(t, err, errDriver)
+	require.EqualError(t, err, "get list-1: read list-1: the driver failed")
+	d.failRead.Store(false)
+	l, version, err := s.Get(t.Context(), "1")
+	require.NoError(t, err)
+	require.Equal(t, []int{7, 2, 3, 4}, l.Items)
+	require.Equal(t, messagestore.Version(4), version)
+}
+
 func TestAMessageThatCannotBeAppliedIsNamed(t *testing.T) {
 	t.Parallel()
 	store := must.New(messagestore.New(memory.New(), nil))
@@ -178,6 +201,18 @@ func TestAMessageThatCannotBeAppliedIsNamed(t *testing.T) {
 	_, _, err := s.Get(t.Context(), "2")
 
 	require.ErrorContains(t, err, "get list-2: apply Added list-2@0: decode into entity_test.added: json: ")
+}
+
+func TestAnUnknownTypeIsAnError(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	s := newLists(t, store, nil)
+	write(t, store, "list-1", added{1}, refused{})
+
+	_, _, err := s.Get(t.Context(), "1")
+
+	require.ErrorIs(t, err, entity.ErrUnknownType)
+	require.EqualError(t, err, "get list-1: apply Refused list-1@1: unknown message type: no function is registered for it (On), and the projection does not ignore it (Ignore, IgnoreUnknown)")
 }
 
 func TestATypeThatIsIgnoredDoesNotChangeTheEntity(t *testing.T) {
@@ -205,6 +240,38 @@ func TestATypeThatIsIgnoredDoesNotChangeTheEntity(t *testing.T) {
 	}
 }
 
+func TestIgnoringOneTypeIgnoresNoOther(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	p := lists()
+	entity.Ignore[other](p)
+	write(t, store, "list-1", refused{})
+
+	_, _, err := must.New(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
+
+	require.ErrorIs(t, err, entity.ErrUnknownType)
+}
+
+func TestMistakesOfIgnoringAreKept(t *testing.T) {
+	t.Parallel()
+	p := lists()
+	entity.Ignore[added](p)
+	entity.Ignore[messagestore.Raw](p)
+	entity.Ignore[refused](p, "")
+
+	err := p.Validate()
+
+	require.ErrorContains(t, err, `invalid projection "Added": the type is registered twice`)
+	require.ErrorContains(t, err, `invalid projection "messagestore.Raw": its zero value's message type, "", is not a valid one`)
+	require.ErrorContains(t, err, "invalid projection: it is empty")
+
+	p = lists()
+	_, err = p.Apply(list{}, &messagestore.Message{Type: "Added"})
+	require.NoError(t, err)
+	p.IgnoreUnknown()
+	require.ErrorContains(t, p.Validate(), "they are ignored only after the projection was used")
+}
+
 // An event that was renamed is missing from no entity: not silently, and not at all once its
 // older name is given.
 func TestAnEventThatWasRenamedIsReadUnderItsOlderName(t *testing.T) {
@@ -221,6 +288,30 @@ func TestAnEventThatWasRenamedIsReadUnderItsOlderName(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 2, 30}, l.Items)
+}
+
+func TestAnOlderFormThatDoesNotFitNamesItsGoType(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	write(t, store, "list-1", messagestore.Raw{Type: "One", Data: []byte(`{"One":"x"}`)})
+	p := entity.NewProjection[list]()
+	entity.On(p, func(l list, _ added) list { return l }, upcast.From(func(old one) added { return added{N: old.One} }))
+
+	_, _, err := must.New(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
+
+	require.ErrorContains(t, err, "get list-1: apply One list-1@0: decode into entity_test.one: json: ")
+}
+
+func TestMistakesOfOlderFormsAreKept(t *testing.T) {
+	t.Parallel()
+	p := lists()
+	entity.On(p, func(l list, _ other) list { return l }, upcast.Named[other]("Added"), upcast.Named[other]("Former"))
+	entity.On(p, func(l list, _ refused) list { return l }, upcast.Named[refused](""))
+
+	err := p.Validate()
+
+	require.ErrorContains(t, err, `invalid projection "Added": the type is registered twice`)
+	require.ErrorContains(t, err, `invalid projection "entity_test.refused": invalid older form`)
 }
 
 // other is an event that no entity of these tests has.
@@ -271,6 +362,21 @@ func TestTheEntitiesUsedLastAreRemembered(t *testing.T) {
 	require.EqualValues(t, 1, get("1"))
 	require.EqualValues(t, 1, get("3"))
 	require.EqualValues(t, 3, get("2"))
+}
+
+func TestNoCacheReadsAll(t *testing.T) {
+	t.Parallel()
+	d := &driver{Driver: memory.New()}
+	store := must.New(messagestore.New(d, nil))
+	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache})
+	write(t, store, "list-1", added{1}, added{2}, added{3})
+
+	for range 2 {
+		_, _, err := s.Get(t.Context(), "1")
+		require.NoError(t, err)
+	}
+
+	require.EqualValues(t, 6, d.read.Load())
 }
 
 // A database is put back to an earlier state, and maybe written to again.
@@ -352,6 +458,23 @@ func TestASnapshotSavesReading(t *testing.T) {
 	require.Contains(t, string(snapshot.Data), `"tag":"v1"`)
 }
 
+func TestASnapshotIsWrittenWhenTheIntervalIsFull(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 3}})
+	var snapshots []messagestore.Version
+	for n := range 9 {
+		write(t, store, "list-1", added{n})
+		_, _, err := s.Get(t.Context(), "1")
+		require.NoError(t, err)
+		version, err := store.Version(t.Context(), "list:snapshot-1")
+		require.NoError(t, err)
+		snapshots = append(snapshots, version+1)
+	}
+
+	require.Equal(t, []messagestore.Version{0, 0, 1, 1, 1, 2, 2, 2, 3}, snapshots)
+}
+
 func TestASnapshotThatDoesNotFitIsPassedOver(t *testing.T) {
 	t.Parallel()
 	for name, snapshot := range map[string]string{
@@ -385,6 +508,28 @@ func TestASnapshotThatDoesNotFitIsPassedOver(t *testing.T) {
 	}
 }
 
+// The name of a snapshot's stream is longer than the entity's.
+func TestAnIdTooLongForASnapshotHasNone(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	store := must.New(messagestore.New(memory.New(), nil))
+	longest := strings.Repeat("x", text.MaxNameBytes-len("list:snapshot-"))
+	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
+	for _, id := range []string{longest, longest + "x"} {
+		write(t, store, s.Stream(id), added{1}, added{2})
+		for range 2 {
+			l, version, err := s.Get(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, []int{1, 2}, l.Items)
+			require.Equal(t, messagestore.Version(1), version)
+		}
+	}
+
+	require.NotContains(t, log.String(), "not written")
+	_, err := store.Last(t.Context(), messagestore.Category("list:snapshot").Stream(longest))
+	require.NoError(t, err)
+}
+
 func TestASnapshotThatCannotBeWrittenIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -408,10 +553,14 @@ func TestASnapshotThatCannotBeWrittenIsLogged(t *testing.T) {
 }
 
 type (
-	withPointer  struct{ At struct{ Of [2]*int } }
-	withBig      struct{ Sum big.Int }
-	withFunc     struct{ F func() }
-	hidden       struct{ N, m int }
+	withPointer struct{ At struct{ Of [2]*int } }
+	withBig     struct{ Sum big.Int }
+	withFunc    struct{ F func() }
+	hidden      struct{ N, m int }
+	leftOut     struct {
+		N int `json:"-"`
+	}
+	withAny      struct{ Deep []map[string]any }
 	wellClonedBy struct{ M map[string]int }
 	plain        struct { // everything that needs no Clone
 		ID uuid.UUID
@@ -420,12 +569,18 @@ type (
 		A  [3]struct{ F float64 }
 	}
 	recursive struct{ Children []recursive }
+
+	beside struct { // encoded as its time alone
+		time.Time
+		Balance int
+	}
 )
 
 var _ = hidden{m: 1}
 
 func (w *wellClonedBy) Clone() wellClonedBy { return wellClonedBy{map[string]int{"cloned": len(w.M)}} }
 func (r recursive) Clone() recursive        { return r }
+func (w withAny) Clone() withAny            { return w }
 
 func TestAnEntityThatCannotBeKeptIsRefused(t *testing.T) {
 	t.Parallel()
@@ -455,6 +610,36 @@ func TestAnEntityThatCannotBeKeptIsRefused(t *testing.T) {
 			require.EqualError(t, test.err, `entities of "list": invalid entity `+test.want)
 		})
 	}
+}
+
+// A snapshot that would lose a field is not written, and the entity is folded from its
+// stream, whole.
+func TestASnapshotThatWouldLoseAFieldIsNotWritten(t *testing.T) {
+	t.Parallel()
+	loses(t, hidden{N: 1, m: 2})
+	loses(t, leftOut{N: 1})
+	loses(t, withAny{Deep: []map[string]any{{"n": 1}}})
+	loses(t, beside{time.Unix(1, 0).UTC(), 1})
+}
+
+func loses[T any](t *testing.T, is T) {
+	t.Helper()
+	var log bytes.Buffer
+	store := must.New(messagestore.New(memory.New(), nil))
+	p := entity.NewProjection[T]()
+	entity.On(p, func(T, added) T { return is })
+	config := &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))}
+	write(t, store, "list-1", added{1})
+
+	for range 2 {
+		got, _, err := must.New(entity.New(store, "list", p, config)).Get(t.Context(), "1")
+
+		require.NoError(t, err)
+		require.Equal(t, is, got)
+	}
+	require.Contains(t, log.String(), "snapshot not written")
+	_, err := store.Last(t.Context(), "list:snapshot-1")
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
 }
 
 func try[T any](config *entity.Config) error {
@@ -502,6 +687,23 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
+// Each tag that is accepted is written with the snapshot, and found again.
+func TestALongTagIsThatOfASnapshot(t *testing.T) {
+	t.Parallel()
+	for _, tag := range []string{"", strings.Repeat("v", 255), "\u200b \"\n", strings.Repeat("\x01", 255)} {
+		store := must.New(messagestore.New(memory.New(), nil))
+		s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 1, Tag: tag}})
+		_, err := store.Write(t.Context(), "list-1", messagestore.NoStream, added{1})
+		require.NoError(t, err)
+
+		_, _, err = s.Get(t.Context(), "1")
+		require.NoError(t, err)
+
+		_, err = store.Last(t.Context(), "list:snapshot-1")
+		require.NoErrorf(t, err, "%q", tag)
+	}
+}
+
 func TestAnIdThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newLists(t, must.New(messagestore.New(memory.New(), nil)), nil)
@@ -522,6 +724,26 @@ func TestRegistrationEndsWithUse(t *testing.T) {
 	require.ErrorIs(t, p.Validate(), messagestore.ErrInvalid)
 	_, err = p.Apply(list{}, &messagestore.Message{Type: "Added", Stream: "list-1"})
 	require.EqualError(t, err, `apply Added list-1@0: invalid projection "Refused": it is registered after the projection was used`)
+}
+
+func TestCloneByAPointerIsUsed(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	p := entity.NewProjection[wellClonedBy]()
+	entity.On(p, func(w wellClonedBy, _ added) wellClonedBy {
+		w.M = map[string]int{"a": 1, "b": 2}
+		return w
+	})
+	s, err := entity.New(store, "list", p, nil)
+	require.NoError(t, err)
+	write(t, store, "list-1", added{1})
+	_, _, err = s.Get(t.Context(), "1")
+	require.NoError(t, err)
+
+	w, _, err := s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Contains(t, w.M, "cloned")
 }
 
 // Under writes, failures, restarts and reads at once, Get returns the fold of the whole
@@ -606,4 +828,31 @@ func TestALoadedEntityIsItsStreamFolded(t *testing.T) {
 			},
 		})
 	})
+}
+
+type holder struct{ IBAN, Long string }
+
+type opened struct{ IBAN string }
+
+func (opened) MessageType() string { return "Opened" }
+
+// A log has no content of messages, also where an entity is refused for its size.
+func TestTheLogOfASnapshotThatIsRefusedHasNoContent(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	store := must.New(messagestore.New(memory.New(), nil))
+	p := entity.NewProjection[holder]()
+	entity.On(p, func(_ holder, o opened) holder {
+		return holder{o.IBAN, strings.Repeat("x", messagestore.MaxMessageBytes)}
+	})
+	s, err := entity.New(store, "account", p, &entity.Config{Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
+	require.NoError(t, err)
+	write(t, store, "account-1", opened{"CZ6508000000192000145399"})
+
+	_, _, err = s.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "snapshot not written")
+	require.Contains(t, log.String(), "write account:snapshot-1: invalid message 0: data: ")
+	require.NotContains(t, log.String(), "CZ65")
 }

@@ -1,7 +1,9 @@
 package entity_test
 
 import (
+	"context"
 	"errors"
+	"iter"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -123,6 +125,27 @@ func TestASnapshotHasWhatWasTrimmed(t *testing.T) {
 	requireTrimmed(t, err)
 }
 
+// A process remembers an entity that was trimmed further than it knows: it takes the
+// snapshot that another process wrote since.
+func TestMemoryThatIsTooOldTakesTheSnapshot(t *testing.T) {
+	t.Parallel()
+	r := newRemovals(t)
+	config := &entity.Config{Snapshot: entity.Snapshot{Every: 3}}
+	warm := r.entities(t, config)
+	r.add(t, "1", messagestore.NoStream, 1)
+	_, _, err := warm.Get(t.Context(), "1")
+	require.NoError(t, err)
+	r.add(t, "1", 0, 2, 3, 4)
+	_, _, err = r.entities(t, config).Get(t.Context(), "1")
+	require.NoError(t, err)
+	r.trim(t, "1", 1)
+
+	got, _, err := warm.Get(t.Context(), "1")
+
+	require.NoError(t, err)
+	require.Equal(t, sum{10}, got)
+}
+
 func TestADeletedStreamIsADeletedEntity(t *testing.T) {
 	t.Parallel()
 	for name, erase := range map[string]bool{"name kept": false, "name erased": true} {
@@ -157,6 +180,40 @@ func TestADeletedStreamIsADeletedEntity(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The cache drops a deleted entity: when the stream is read from its start again, no state
+// from before the deletion comes back.
+func TestMemoryForgetsADeletedEntity(t *testing.T) {
+	t.Parallel()
+	r := newRemovals(t)
+	watched := &watcher{Store: r.store}
+	projection := entity.NewProjection[sum]()
+	entity.On(projection, func(s sum, e added) sum { s.Total += e.N; return s })
+	entities, err := entity.New(watched, r.category, projection, nil)
+	require.NoError(t, err)
+	r.add(t, "1", messagestore.NoStream, 1, 2, 3)
+	_, _, err = entities.Get(t.Context(), "1")
+	require.NoError(t, err)
+	r.delete(t, r.category.Stream("1"), false)
+
+	_, _, err = entities.Get(t.Context(), "1")
+	requireDeleted(t, err)
+	require.Equal(t, messagestore.Version(2), watched.from, "it went by what it remembered")
+	_, _, err = entities.Get(t.Context(), "1")
+	requireDeleted(t, err)
+	require.Equal(t, messagestore.Version(0), watched.from, "there is nothing to go by")
+}
+
+// A watcher notes where streams are read from.
+type watcher struct {
+	*messagestore.Store
+	from messagestore.Version
+}
+
+func (w *watcher) ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error] {
+	w.from = from
+	return w.Store.ReadStream(ctx, stream, from)
 }
 
 // While a stream is deleted in several transactions its messages are still there, and

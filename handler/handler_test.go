@@ -72,6 +72,20 @@ func TestAMessageGoesToTheFunctionForItsType(t *testing.T) {
 	require.Equal(t, []string{"Deposit", "Withdraw"}, mux.Types())
 }
 
+func TestAPointerTypeThatKnowsItsNameIsHandled(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	var amount int
+	handler.On(mux, func(_ context.Context, m handler.Message[*byPointer]) error {
+		amount = m.Body.Amount
+		return nil
+	})
+
+	require.NoError(t, mux.Handle(t.Context(), command(t, &byPointer{10})))
+
+	require.Equal(t, 10, amount)
+}
+
 func TestAnUnknownTypeCanBeIgnoredAndIsCounted(t *testing.T) {
 	t.Parallel()
 	mux := handler.New()
@@ -159,6 +173,19 @@ func TestAnOlderFormGoesToTheFunctionForThePresentType(t *testing.T) {
 	require.ErrorContains(t, err, "handle TakeOut test-1@0: decode into handler_test.withdraw: json: ")
 }
 
+func TestAnOlderFormOfARegisteredTypeIsAMistake(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[withdraw]) error { return nil })
+	handler.On(mux, func(context.Context, handler.Message[Deposit]) error { return nil }, upcast.Named[Deposit]("Withdraw"))
+	handler.On(mux, func(context.Context, handler.Message[*byPointer]) error { return nil }, upcast.Named[*byPointer](""))
+
+	err := mux.Validate()
+
+	require.ErrorContains(t, err, `invalid registration "Withdraw": the type is registered twice`)
+	require.ErrorContains(t, err, `invalid registration "*handler_test.byPointer": invalid older form`)
+}
+
 func TestMistakesAreKept(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -220,6 +247,18 @@ func TestMistakesAreKept(t *testing.T) {
 	}
 }
 
+func TestAllMistakesAreTold(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	handler.On(mux, nothing[named])
+	handler.On[Deposit](mux, nil)
+
+	err := mux.Validate()
+
+	require.ErrorContains(t, err, "handler_test.named")
+	require.ErrorContains(t, err, "Deposit")
+}
+
 // A type that is registered behind a consumer's filter would not be read.
 func TestRegistrationEndsWithTheFirstMessageOrWhenTheTypesAreRead(t *testing.T) {
 	t.Parallel()
@@ -247,6 +286,25 @@ func TestRegistrationEndsWithTheFirstMessageOrWhenTheTypesAreRead(t *testing.T) 
 				require.ErrorIs(t, mux.Handle(context.Background(), command(t, Deposit{1})), messagestore.ErrInvalid)
 			})
 		}
+	}
+}
+
+func TestAMiddlewareThatCannotBePutAroundIsAMistake(t *testing.T) {
+	t.Parallel()
+	for name, middleware := range map[string]handler.Middleware{
+		"nil":   func(handler.HandlerFunc) handler.HandlerFunc { return nil },
+		"panic": func(handler.HandlerFunc) handler.HandlerFunc { panic("boom") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mux := handler.New()
+			handler.On(mux, nothing[Deposit])
+			mux.Use(middleware)
+
+			for range 2 {
+				require.ErrorIs(t, mux.Handle(t.Context(), command(t, Deposit{1})), messagestore.ErrInvalid)
+			}
+		})
 	}
 }
 
@@ -315,6 +373,17 @@ func TestTimeoutEndsTheContext(t *testing.T) {
 	})
 }
 
+func TestATimeoutOfNothingIsRefused(t *testing.T) {
+	t.Parallel()
+	mux := handler.New()
+	mux.Use(handler.Timeout(0))
+	handler.On(mux, nothing[Deposit])
+
+	err := mux.Handle(t.Context(), command(t, Deposit{1}))
+
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
 func TestAMuxIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	mux := handler.New()
@@ -336,4 +405,23 @@ func TestAMuxIsSafeForConcurrentUse(t *testing.T) {
 	group.Wait()
 
 	require.EqualValues(t, 800, mux.Ignored())
+}
+
+// The zero value is a mux as any other.
+func TestAMuxThatWasNotMadeByNewWorks(t *testing.T) {
+	t.Parallel()
+	var mux handler.Mux
+	require.ErrorIs(t, mux.Validate(), messagestore.ErrInvalid)
+	handled := 0
+	handler.On(&mux, func(context.Context, handler.Message[Deposit]) error {
+		handled++
+		return nil
+	})
+	require.NoError(t, mux.Validate())
+	require.NoError(t, mux.Handle(t.Context(), command(t, Deposit{Amount: 1})))
+	require.Equal(t, 1, handled)
+
+	var empty handler.Mux
+	require.Empty(t, empty.Types())
+	require.ErrorIs(t, empty.Handle(t.Context(), command(t, Deposit{Amount: 1})), messagestore.ErrInvalid)
 }

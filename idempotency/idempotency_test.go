@@ -330,6 +330,31 @@ func TestAPanicIsLoggedWithItsPlace(t *testing.T) {
 	}
 }
 
+func TestAHandlerMayRemoveAHeaderFromAround(t *testing.T) {
+	t.Parallel()
+	once, err := idempotency.New(newManager(t, newStore(), nil), &idempotency.Config{Scope: idempotency.Public})
+	require.NoError(t, err)
+	inner := once.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Del("X-Outer")
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	serve := func() http.Header {
+		w := httptest.NewRecorder()
+		w.Header().Set("X-Outer", "1")
+		w.Header().Set("X-Request-Id", "1")
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/", nil)
+		r.Header.Set(idempotency.Header, "AAA")
+		inner.ServeHTTP(w, r)
+		return w.Header()
+	}
+
+	first, second := serve(), serve()
+
+	require.NotContains(t, first, "X-Outer")
+	require.Contains(t, first, "X-Request-Id")
+	require.Contains(t, second, "X-Request-Id", "a replay has the headers of those around it")
+}
+
 func TestAStoredResponseThatIsNoneRunsNothing(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, newStore(), &idempotency.Config{Fingerprint: func(*http.Request, []byte) (string, error) { return "f", nil }}, status(200))

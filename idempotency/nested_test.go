@@ -133,6 +133,21 @@ func TestWhatAMiddlewareOfAnotherServiceAnswersIsNotStored(t *testing.T) {
 	require.True(t, front.do(t, ask{key: "AAA", body: "10"}).replayed())
 }
 
+// An effect that happened is not forgotten because a request beside it was refused.
+func TestAResponseBesideARefusalIsStored(t *testing.T) {
+	t.Parallel()
+	inner := newOnce(t, newStore(), "inner:intent", idempotency.Config{Scope: func(*http.Request) (string, error) { return "", nil }})
+	a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
+		beside := httptest.NewRecorder()
+		inner.Handler(status(200)).ServeHTTP(beside, r)
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, beside.Code)
+	})
+
+	require.Equal(t, "401", a.do(t, ask{key: "AAA"}).body)
+	require.True(t, a.do(t, ask{key: "AAA"}).replayed())
+}
+
 func TestAReplayHasWhatABrowserAndARangeNeed(t *testing.T) {
 	t.Parallel()
 	fields := map[string]string{

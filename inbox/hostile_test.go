@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"math"
 	"regexp"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/inbox"
@@ -136,5 +138,84 @@ func TestAFunctionThatDoesNotReturnLeavesNothing(t *testing.T) {
 		result, err := d.receive(t.Context(), m, answering("done"))
 		require.NoError(t, err)
 		require.Equal(t, reservation.Reserved, result.Outcome, "the key is free, and so is the connection")
+	})
+}
+
+func TestAFunctionDoesNotEndOrKeepItsTransaction(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		for _, how := range []string{"commit", "rollback"} {
+			_, err := d.carry(t.Context(), inbox.Request{ID: how}, func(ctx context.Context, tx any) (doneWith, error) {
+				return doneWith{}, map[string]func(context.Context, any) error{"commit": commit, "rollback": rollback}[how](ctx, tx)
+			})
+			require.ErrorIs(t, err, messagestore.ErrTransactionEnded, how)
+			d.requireRows(t, how, 0)
+			require.Empty(t, d.inbox(t, d.inboxes(), how))
+		}
+		var kept any
+		_, err := d.carry(t.Context(), inbox.Request{ID: "kept"}, func(_ context.Context, tx any) (doneWith, error) {
+			kept = tx
+			return doneWith{}, nil
+		})
+		require.NoError(t, err)
+		require.Error(t, d.insertIn(t.Context(), kept))
+		d.requireRows(t, "", 1)
+	})
+}
+
+func commit(ctx context.Context, tx any) error {
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		return tx.Commit(ctx)
+	case *sql.Tx:
+		return tx.Commit()
+	}
+	return errors.New("no transaction")
+}
+
+func rollback(ctx context.Context, tx any) error {
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		return tx.Rollback(ctx)
+	case *sql.Tx:
+		return tx.Rollback()
+	}
+	return errors.New("no transaction")
+}
+
+// insertIn inserts a row in a transaction that is over.
+func (d *desk) insertIn(ctx context.Context, tx any) (err error) {
+	statement := "insert into " + d.name + " values ('late')"
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		_, err = tx.Exec(ctx, statement)
+	case *sql.Tx:
+		_, err = tx.ExecContext(ctx, statement)
+	}
+	return err
+}
+
+// Data that two decoders may read as different values are compared byte by byte.
+func TestAmbiguousDataAreNoOtherData(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		for key, others := range map[string][]string{
+			"pairs": {`{"a":"\ud800"}`, `{"a":"\ud801"}`, `{"a":"\ufffd"}`},
+			"twice": {`{"a":1,"a":2}`, `{"a":2}`, `{"a":2,"a":2}`},
+			"plain": {`{"a":2}`, `{"a":1,"a":2}`},
+		} {
+			for i, data := range append(others, others[0]) {
+				result, err := d.carry(t.Context(), inbox.Request{ID: key, Data: []byte(data)}, func(context.Context, any) (doneWith, error) { return doneWith{}, nil })
+				require.NoError(t, err)
+				want := reservation.KeyReused
+				switch i {
+				case 0:
+					want = reservation.Reserved
+				case len(others):
+					want = reservation.Duplicate
+				}
+				require.Equal(t, want, result.Outcome, data)
+			}
+		}
 	})
 }

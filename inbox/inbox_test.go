@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
@@ -53,6 +54,25 @@ func TestACommandIsHandledOnceWithItsRow(t *testing.T) {
 	})
 }
 
+// The consumer meets the reservation that it made, and a handler may have been Copy before.
+func TestAnInboxOfAConsumerHandlesNoReservation(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		d.send(t, Deposit{"AAA", 10})
+		d.send(t, Deposit{"AAA", 10})
+		d.send(t, Deposit{"BBB", 10})
+		c := must.New(consumer.New(d.store, d.commands(), "accounts", d.handle(d.reserver(), d.deposited), nil))
+
+		require.NoError(t, c.CatchUp(t.Context()))
+		renamed := must.New(reservation.New(d.store, "accounts", &reservation.Config{Consumers: []string{"accounts"}}))
+		again := must.New(consumer.New(d.store, d.commands(), "later", d.handle(renamed, d.deposited), nil))
+		require.NoError(t, again.CatchUp(t.Context()))
+
+		d.requireRows(t, "", 2)
+		require.Zero(t, c.Stats().Parked)
+	})
+}
+
 func TestARequestIsCarriedOutOnceWithItsRow(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
@@ -83,6 +103,53 @@ func TestARequestIsCarriedOutOnceWithItsRow(t *testing.T) {
 		}
 		require.Equal(t, 1, calls)
 		d.requireRows(t, m.ID, 1)
+	})
+}
+
+// A function that answers among its writes, as one of reservation.Inline does, answers a request and an undo too.
+func TestAnAnswerAmongTheWritesIsRecorded(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		work := func(text string) func() (doneWith, error) {
+			return func() (doneWith, error) {
+				event := messagestore.To(messagestore.Category(d.name).Stream(text), messagestore.AnyVersion, Deposited{10})
+				return doneWith{Writes: []messagestore.StreamWrite{reservation.Answer(accepted{text}), event}}, nil
+			}
+		}
+		m := inbox.Request{ID: "AAA"}
+		for i, want := range []reservation.Outcome{reservation.Reserved, reservation.Duplicate} {
+			received, err := d.receive(t.Context(), m, work("received"))
+			require.NoError(t, err)
+			require.Equal(t, want, received.Outcome)
+			require.JSONEq(t, `{"row":"received"}`, string(received.Answer), i)
+		}
+		for i, want := range []reservation.Outcome{reservation.Undone, reservation.Duplicate} {
+			undone, err := d.undo(t.Context(), m, work("undone"))
+			require.NoError(t, err)
+			require.Equal(t, want, undone.Outcome)
+			require.JSONEq(t, `{"row":"undone"}`, string(undone.Answer), i)
+		}
+		mux := d.handle(d.reserver(), func(handler.Message[Deposit]) (doneWith, error) { return work("handled")() })
+		for range 2 {
+			require.NoError(t, mux.Handle(t.Context(), d.send(t, Deposit{"BBB", 10})))
+		}
+		effect, err := d.reserver().Outcome(t.Context(), d.commands().Stream("1"), "BBB")
+		require.NoError(t, err)
+		require.JSONEq(t, `{"row":"handled"}`, string(effect.Answer))
+		for _, stream := range []string{"received", "undone", "handled"} {
+			require.Len(t, d.inbox(t, messagestore.Category(d.name), stream), 1, "the event beside it")
+		}
+
+		two := doneWith{Answer: 1, Writes: []messagestore.StreamWrite{reservation.Answer(2)}}
+		err = d.handle(d.reserver(), func(handler.Message[Deposit]) (doneWith, error) { return two, nil }).
+			Handle(t.Context(), d.send(t, Deposit{"CCC", 10}))
+		requireInvalid(t, err, "answer", "two")
+		_, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, func() (doneWith, error) { return two, nil })
+		requireInvalid(t, err, "answer", "two")
+		_, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, answering("done"))
+		require.NoError(t, err)
+		_, err = d.undo(t.Context(), inbox.Request{ID: "CCC"}, func() (doneWith, error) { return two, nil })
+		requireInvalid(t, err, "answer", "two")
 	})
 }
 
@@ -339,6 +406,33 @@ func TestEachRequestHasOneRowThroughKills(t *testing.T) {
 	}
 }
 
+func TestARequestThatCannotBeIsRefused(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		never := func() (doneWith, error) {
+			t.Error("the function was called")
+			return doneWith{}, nil
+		}
+		for _, id := range []string{"", " ", "\u200b", "\xff"} {
+			_, err := d.receive(t.Context(), inbox.Request{ID: id}, never)
+			require.ErrorIs(t, err, reservation.ErrInvalidKey, "%q", id)
+		}
+		_, err := d.receive(t.Context(), inbox.Request{ID: "AAA", Data: []byte(`{`)}, never)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+
+		_, err = d.store.Write(t.Context(), messagestore.Category(d.name+":inbox").Stream("BBB"), messagestore.NoStream, Deposited{1})
+		require.NoError(t, err)
+		_, err = d.receive(t.Context(), inbox.Request{ID: "BBB"}, never)
+		none, ok := errors.AsType[*reservation.NoReservationError](err)
+		require.Truef(t, ok, "%v", err)
+		require.Equal(t, "Deposited", none.First.Type)
+
+		long, err := d.receive(t.Context(), inbox.Request{ID: strings.Repeat("k", 1<<20)}, func() (doneWith, error) { return doneWith{}, nil })
+		require.NoError(t, err)
+		require.Equal(t, reservation.Reserved, long.Outcome)
+	})
+}
+
 func TestAnInboxOfAnotherStoreIsRefused(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
@@ -372,6 +466,19 @@ func TestAMissingPartOfTransactIsAMistakeOfTheMux(t *testing.T) {
 		handler.Register(mux, f)
 		require.ErrorContains(t, mux.Validate(), "invalid Transact's "+want)
 	}
+}
+
+func TestAForgottenExpectedVersionIsAskedAboutByAnInbox(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		forgotten := messagestore.StreamWrite{Stream: messagestore.Category(d.name).Stream("1"), Bodies: []messagestore.Body{Deposited{1}}}
+		_, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (doneWith, error) {
+			return doneWith{Writes: []messagestore.StreamWrite{forgotten}}, nil
+		})
+
+		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+		require.ErrorContains(t, err, "is NoStream meant, or AnyVersion?")
+	})
 }
 
 func TestWhatIsNoInboxIsRefused(t *testing.T) {

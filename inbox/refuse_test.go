@@ -63,6 +63,20 @@ func TestARequestThatIsNotCarriedOutIsRecordedOnce(t *testing.T) {
 	})
 }
 
+// Different requests without a key are different records.
+func TestRequestsWithoutAKeyAreToldApart(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		for _, m := range []inbox.Request{
+			{Source: "a", Data: []byte(`1`)}, {Source: "b", Data: []byte(`1`)}, {Source: "a", Data: []byte(`2`)}, {ID: "\xff", Source: "a", Data: []byte(`1`)},
+		} {
+			require.NoError(t, d.refuse(t.Context(), m, errors.New("no key")))
+		}
+
+		require.Len(t, d.refused(t), 4)
+	})
+}
+
 func (d *desk) refused(t *testing.T) (all []inbox.Refused) {
 	t.Helper()
 	category := messagestore.Category(d.name + ":inbox+refused")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -191,6 +192,49 @@ func TestARequestAndItsUndoAtOnceAreEvenInTheEnd(t *testing.T) {
 			require.Len(t, all, 1+done)
 			require.Equal(t, "Undone", all[done].Type)
 		}
+	})
+}
+
+func TestAnUndoThatMeetsTheRequestGivesItBack(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		if strings.Contains(t.Name(), "SQLite") {
+			t.Skip("on SQLite the second waits for the first")
+		}
+		// The request is under way when the undo comes: the undo is first, and its work is rolled back.
+		result, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (doneWith, error) {
+			undone, err := d.undo(t.Context(), inbox.Request{ID: "AAA"}, notCalled(t))
+			require.NoError(t, err)
+			require.Equal(t, reservation.Undone, undone.Outcome)
+			return doneWith{Answer: accepted{"late"}}, nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, reservation.Undone, result.Outcome)
+		require.Nil(t, result.Answer, "the answer of work that was rolled back")
+		d.requireRows(t, "", 0)
+
+		// Nor is its answer told if another request had the key first.
+		result, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, func() (doneWith, error) {
+			_, err := d.receive(t.Context(), inbox.Request{ID: "CCC", Source: "other"}, answering("other"))
+			require.NoError(t, err)
+			return doneWith{Answer: accepted{"late"}}, nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, reservation.KeyReused, result.Outcome)
+		require.Nil(t, result.Answer)
+
+		// Two undos of one request.
+		_, err = d.receive(t.Context(), inbox.Request{ID: "BBB"}, answering("done"))
+		require.NoError(t, err)
+		undone, err := d.undo(t.Context(), inbox.Request{ID: "BBB"}, func() (doneWith, error) {
+			_, err := d.undo(t.Context(), inbox.Request{ID: "BBB"}, answering("first"))
+			require.NoError(t, err)
+			return doneWith{Answer: accepted{"second"}}, nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, reservation.Duplicate, undone.Outcome)
+		require.JSONEq(t, `{"row":"first"}`, string(undone.Answer))
+		d.requireRows(t, "undone BBB", 1)
 	})
 }
 

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -94,6 +96,36 @@ func TestTypedDoReturnsTheStoredResult(t *testing.T) {
 	})
 }
 
+func TestTypedDoReturnsNoResultOfAnotherRequest(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		work := func(context.Context, *intent.Lease) (receipt, error) {
+			t.Error("done twice")
+			return receipt{"R2"}, nil
+		}
+		l := lease(t, m, request("A"))
+
+		r, a, err := intent.Do(t.Context(), m, request("B"), work)
+		require.NoError(t, err)
+		require.Equal(t, intent.Held, a.Outcome)
+		require.Zero(t, r)
+
+		require.NoError(t, l.Confirm(t.Context(), receipt{"R1"}))
+		other := request("B")
+		other.Content = order{200}
+		r, a, err = intent.Do(t.Context(), m, other, work)
+		require.NoError(t, err)
+		require.Equal(t, intent.KeyReused, a.Outcome)
+		require.Zero(t, r)
+		require.JSONEq(t, `{"number":"R1"}`, string(a.Intent.Result))
+		r, err = intent.Result[receipt](a)
+		require.NoError(t, err)
+		require.Zero(t, r)
+		_, _, err = intent.Do(t.Context(), m, other, func(context.Context, *intent.Lease) (int, error) { return 0, nil })
+		require.NoError(t, err, "there is nothing to decode")
+	})
+}
+
 // A oneWay type does not decode from its own JSON.
 type oneWay struct{}
 
@@ -126,6 +158,45 @@ func TestAResultOfAnotherTypeIsToldAndStaysDone(t *testing.T) {
 		require.ErrorIs(t, err, intent.ErrResult)
 		require.Less(t, len(err.Error()), 400)
 		require.Equal(t, []intent.Outcome{intent.Reserved, intent.Done}, []intent.Outcome{a.Outcome, a.Intent.Status})
+	})
+}
+
+func TestTypedDoFailsAsDoDoes(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		r, a, err := intent.Do(t.Context(), m, request("A"), func(context.Context, *intent.Lease) (receipt, error) { return receipt{"R1"}, errWork })
+		require.ErrorIs(t, err, errWork)
+		require.Zero(t, r)
+		require.Equal(t, intent.Free, a.Intent.Status)
+
+		p, a, err := intent.Do(t.Context(), m, request("A"), func(ctx context.Context, l *intent.Lease) (*receipt, error) {
+			return &receipt{"dropped"}, l.Confirm(ctx, nil)
+		})
+		require.NoError(t, err)
+		require.Nil(t, p, "nil is its result")
+		require.Equal(t, intent.Done, a.Intent.Status)
+
+		_, _, err = intent.Do[receipt](t.Context(), m, request("A"), nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "function")
+		_, _, err = intent.Do(t.Context(), nil, request("A"), func(context.Context, *intent.Lease) (receipt, error) { return receipt{}, nil })
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "manager")
+	})
+}
+
+// Work that has confirmed by itself may go on, to send its answer for one.
+func TestWorkThatConfirmedByItselfIsNotEnded(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		answer, err := m.Do(t.Context(), request(""), func(ctx context.Context, l *intent.Lease) (any, error) {
+			require.NoError(t, l.Confirm(ctx, receipt{"R1"}))
+			time.Sleep(time.Minute)
+			return nil, context.Cause(ctx)
+		})
+
+		require.NoError(t, err)
+		require.Equal(t, intent.Done, answer.Intent.Status)
 	})
 }
 
@@ -209,6 +280,25 @@ func TestWorkIsDoneOnceAlsoIfItsResultCannotBeStored(t *testing.T) {
 	}
 }
 
+// A request of several keys is done with each of them.
+func TestEachKeyIsDoneIfTheResultCannotBeStored(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		r := request("")
+		r.With = []string{"other"}
+
+		_, err := m.Do(t.Context(), r, func(context.Context, *intent.Lease) (any, error) { return math.Inf(1), nil })
+		require.NoError(t, err)
+
+		other, err := m.Lookup(t.Context(), "", "other")
+		require.NoError(t, err)
+		for _, i := range []intent.Intent{lookup(t, m), other} {
+			require.Equal(t, intent.Done, i.Status)
+			require.Contains(t, i.NotKept, "does not encode")
+		}
+	})
+}
+
 func fallsOver(context.Context, *intent.Lease) (any, error) { panic("oh") }
 
 func panicOf(f func()) (panicked *intent.PanicError) {
@@ -286,6 +376,63 @@ func (s *brokenStore) TryWrite(ctx context.Context, stream messagestore.StreamNa
 	return s.Store.TryWrite(ctx, stream, expected, bodies...)
 }
 
+func TestContextEndsATenthBeforeAnybodyMayTakeTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
+		m := manager(t, store, nil)
+		began := time.Now()
+
+		a, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+			time.Sleep(time.Second)
+			store.broken.Store(true)
+			<-ctx.Done()
+			require.Equal(t, 13500*time.Millisecond, time.Since(began))
+			require.ErrorIs(t, context.Cause(ctx), intent.ErrLeaseLost)
+			require.ErrorIs(t, l.Err(), intent.ErrLeaseLost)
+			require.Zero(t, l.Left())
+			require.Greater(t, store.calls.Load(), int64(4), "extensions that fail are tried again")
+			store.broken.Store(false)
+			return receipt{"R1"}, nil
+		})
+
+		require.NoError(t, err, "the version decides")
+		require.Equal(t, intent.Done, a.Intent.Status)
+	})
+}
+
+// An outage that outlasts all leases has one beginning and one end, and each lease that is lost is named once.
+func TestAnOutageOfLeasesIsSaidAndEachLeaseThatIsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
+		var log bytes.Buffer
+		m := manager(t, store, &intent.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel))})
+		var working sync.WaitGroup
+		for i := range 3 {
+			r := request("A")
+			r.Key, r.TTL = fmt.Sprint(i), time.Duration(1+10*i)*time.Second
+			working.Go(func() {
+				_, err := m.Do(t.Context(), r, func(ctx context.Context, _ *intent.Lease) (any, error) {
+					<-ctx.Done()
+					return nil, context.Cause(ctx)
+				})
+				require.ErrorIs(t, err, intent.ErrLeaseLost)
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		store.broken.Store(true)
+		working.Wait()
+		store.broken.Store(false)
+		lease(t, m, request("B"))
+
+		require.Equal(t, 1, strings.Count(log.String(), `"message":"store failed: trying again"`), log.String())
+		require.Equal(t, 3, strings.Count(log.String(), `"message":"lease lost"`), log.String())
+		require.Equal(t, 1, strings.Count(log.String(), `"message":"store is back"`), log.String())
+		require.Equal(t, 5, strings.Count(log.String(), "\n"), log.String())
+	})
+}
+
 func TestExtensionThatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -307,6 +454,28 @@ func TestExtensionThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
+func TestContextEndsAtOnceWhenTheLeaseIsTaken(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		began := time.Now()
+		a, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+			require.NoError(t, m.ForceRelease(ctx, "", "k", "it hangs"))
+			next := lease(t, m, request("B"))
+			<-ctx.Done()
+			require.Equal(t, 5*time.Second, time.Since(began), "at the next beat")
+			require.ErrorIs(t, context.Cause(ctx), intent.ErrLeaseLost)
+			require.NoError(t, next.Confirm(t.Context(), receipt{"B's"}))
+			return receipt{"A's"}, nil
+		})
+
+		require.ErrorIs(t, err, intent.ErrLeaseLost)
+		r, err := intent.Result[receipt](a)
+		require.NoError(t, err)
+		require.Equal(t, receipt{"B's"}, r)
+		require.Equal(t, "B", a.Intent.Session)
+	})
+}
+
 func TestWorkThatDoesNotStopIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -325,6 +494,28 @@ func TestWorkThatDoesNotStopIsLeft(t *testing.T) {
 		require.ErrorIs(t, err, intent.ErrGraceExceeded)
 		require.ErrorIs(t, err, intent.ErrLeaseLost)
 		require.Equal(t, 13500*time.Millisecond+5*time.Second, time.Since(began))
+	})
+}
+
+func TestALeaseIsNotKeptForACallerThatHasGone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		began := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		stop := make(chan struct{})
+		defer close(stop)
+
+		_, err := m.Do(ctx, request("A"), func(context.Context, *intent.Lease) (any, error) {
+			time.Sleep(6 * time.Second) // it was extended at 5 s
+			cancel()
+			<-stop
+			return nil, nil
+		})
+
+		require.ErrorIs(t, err, intent.ErrGraceExceeded)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, (5+13+5)*time.Second+500*time.Millisecond, time.Since(began))
+		require.Equal(t, []string{"Reserved", "Extended"}, types(t, store, "payment:intent-k"))
 	})
 }
 
@@ -351,5 +542,55 @@ func TestWorkMayConfirmOrReleaseByItself(t *testing.T) {
 		r, err := intent.Result[receipt](a)
 		require.NoError(t, err)
 		require.Equal(t, receipt{"R1"}, r)
+	})
+}
+
+// A wild result is encoded by code that does not return.
+type wild struct{ encode func() }
+
+func (w wild) MarshalJSON() ([]byte, error) {
+	w.encode()
+	return nil, nil
+}
+
+func TestWorkIsDoneOnceAlsoIfItsResultDoesNotReturnFromEncoding(t *testing.T) {
+	t.Parallel()
+	for name, encode := range map[string]func(){"Panic": func() { panic("wild") }, "Exit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+				a, err := m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { return wild{encode}, nil })
+
+				require.NoError(t, err)
+				require.Equal(t, intent.Reserved, a.Outcome)
+				require.Equal(t, intent.Done, lookup(t, m).Status)
+				require.Contains(t, lookup(t, m).NotKept, "does not encode")
+			})
+		})
+	}
+}
+
+// The store refuses the work of the other call by the version, and does not say why.
+func TestWorkWhoseSessionHasReleasedIsLost(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		released := make(chan error, 1)
+		go func() {
+			_, err := m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) {
+				time.Sleep(time.Millisecond)
+				return nil, errWork
+			})
+			released <- err
+		}()
+
+		a, err := m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
+			require.ErrorIs(t, <-released, errWork)
+			_, err := store.WriteStreams(ctx, l.Confirmation(receipt{"R1"})...)
+			return nil, err
+		})
+
+		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+		require.ErrorIs(t, err, intent.ErrLeaseLost)
+		require.Equal(t, intent.Free, a.Intent.Status)
 	})
 }

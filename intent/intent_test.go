@@ -2,18 +2,25 @@ package intent_test
 
 import (
 	"context"
+	"errors"
 	"math"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
 const category messagestore.Category = "payment:intent"
@@ -99,6 +106,135 @@ func TestFourAnswers(t *testing.T) {
 		require.Equal(t, receipt{"R1"}, result)
 		require.Equal(t, intent.KeyReused, reserve(t, m, intent.Request{Key: "k", Content: order{200}}).Outcome)
 		require.Equal(t, []string{"Reserved", "Confirmed"}, types(t, store, "payment:intent-k"))
+	})
+}
+
+func TestSameSessionHasTheSameLease(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		first := lease(t, m, request("A"))
+		time.Sleep(10 * time.Second)
+
+		again := lease(t, m, request("A"))
+		time.Sleep(10 * time.Second)
+
+		require.Equal(t, first.Token(), again.Token())
+		require.Equal(t, 1, again.Attempt())
+		require.Equal(t, intent.Held, reserve(t, m, request("B")).Outcome, "it was extended")
+		require.NoError(t, first.Confirm(t.Context(), nil))
+		require.NoError(t, again.Confirm(t.Context(), nil), "the same lease has confirmed the same")
+		require.Equal(t, []string{"Reserved", "Extended", "Confirmed"}, types(t, store, first.Stream()))
+	})
+}
+
+func TestLeaseThatIsOverIsTaken(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		late := lease(t, m, request("A"))
+		time.Sleep(15*time.Second - time.Microsecond)
+		require.Equal(t, intent.Held, reserve(t, m, request("B")).Outcome)
+		time.Sleep(time.Microsecond)
+		i, err := m.Lookup(t.Context(), "", "k")
+		require.NoError(t, err)
+		require.Equal(t, intent.Free, i.Status)
+		require.False(t, i.Released, "by time alone")
+
+		next := lease(t, m, request("B"))
+
+		require.Greater(t, next.Token(), late.Token())
+		require.Equal(t, 2, next.Attempt())
+		for step, err := range map[string]error{
+			"extend":  late.Extend(t.Context()),
+			"confirm": late.Confirm(t.Context(), receipt{"late"}),
+			"release": late.Release(t.Context(), "late"),
+			"err":     late.Err(),
+		} {
+			require.ErrorIs(t, err, intent.ErrLeaseLost, step)
+			lost, ok := errors.AsType[*intent.LeaseLostError](err)
+			require.True(t, ok, step)
+			require.Equal(t, late.Token(), lost.Token)
+			require.Equal(t, next.Token(), lost.By.Token, step)
+			require.Equal(t, "B", lost.By.Session)
+		}
+		require.NoError(t, next.Confirm(t.Context(), receipt{"in time"}))
+	})
+}
+
+func TestReleasedIntentIsFreeAtOnceAndForOtherContentToo(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		first := lease(t, m, request("A"))
+
+		require.NoError(t, first.Release(t.Context(), "no money"))
+
+		i, err := m.Lookup(t.Context(), "", "k")
+		require.NoError(t, err)
+		require.Equal(t, intent.Free, i.Status)
+		require.True(t, i.Released)
+		require.Equal(t, "no money", i.Reason)
+		require.NoError(t, first.Release(t.Context(), "no money"), "again")
+		require.ErrorIs(t, first.Extend(t.Context()), intent.ErrLeaseLost)
+		require.ErrorIs(t, first.Confirm(t.Context(), nil), intent.ErrLeaseLost)
+		require.ErrorIs(t, first.Err(), intent.ErrLeaseLost)
+		next := lease(t, m, intent.Request{Key: "k", Session: "A", Content: order{200}})
+		require.Equal(t, 2, next.Attempt())
+		require.Greater(t, next.Token(), first.Token(), "in the same microsecond")
+	})
+}
+
+func TestConfirmIsForEver(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		l := lease(t, m, request("A"))
+		require.NoError(t, l.Confirm(t.Context(), receipt{"R1"}))
+		time.Sleep(1000 * time.Hour)
+
+		require.NoError(t, l.Confirm(t.Context(), receipt{"R1"}), "the same again")
+		require.ErrorIs(t, l.Confirm(t.Context(), receipt{"R2"}), intent.ErrLeaseLost)
+		require.ErrorIs(t, l.Release(t.Context(), ""), intent.ErrLeaseLost)
+		require.ErrorIs(t, l.Extend(t.Context()), intent.ErrLeaseLost)
+		require.ErrorIs(t, m.ForceRelease(t.Context(), "", "k", "because"), intent.ErrDone)
+		require.Equal(t, intent.Done, reserve(t, m, request("A")).Outcome)
+		require.Equal(t, []string{"Reserved", "Confirmed"}, types(t, store, l.Stream()))
+	})
+}
+
+func TestConfirmAppendsOtherWritesInItsStep(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		l := lease(t, m, request("A"))
+		paid := messagestore.Raw{Type: "Paid", Data: []byte(`{}`)}
+
+		err := l.Confirm(t.Context(), nil, messagestore.To("payment-1", 7, paid))
+		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+		require.NotErrorIs(t, err, intent.ErrLeaseLost)
+		require.False(t, l.Lost(err))
+		require.NoError(t, l.Err(), "the lease lives on")
+		require.NoError(t, l.Confirm(t.Context(), nil, messagestore.To("payment-1", messagestore.NoStream, paid)))
+
+		require.Equal(t, []string{"Paid"}, types(t, store, "payment-1"))
+		require.Equal(t, []string{"Reserved", "Confirmed"}, types(t, store, l.Stream()))
+	})
+}
+
+func TestScopesShareNoIntent(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		for _, r := range []intent.Request{
+			{Key: "k"}, {Scope: "a", Key: "k"}, {Scope: "b", Key: "k"}, {Key: "a+k"}, {Scope: "a", Key: "K"}, {Scope: "a", Key: " k"},
+		} {
+			r.Content = "x"
+			l := lease(t, m, r)
+			i, err := m.Lookup(t.Context(), r.Scope, r.Key)
+			require.NoError(t, err)
+			require.Equal(t, r.Scope, i.Scope)
+			require.Equal(t, r.Key, i.Key)
+			require.Equal(t, l.Stream(), i.Stream)
+		}
+		stream, err := m.Stream("a", "k")
+		require.NoError(t, err)
+		require.Equal(t, messagestore.StreamName("payment:intent-a+k"), stream)
+		require.Equal(t, "a", stream.CardinalID())
 	})
 }
 
@@ -212,3 +348,78 @@ type forgettingStore struct {
 }
 
 func (s forgettingStore) Forgets() bool { return s.forgets }
+
+// A life that nobody can end is none, and no request finds out.
+func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	file, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "intents.db"), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, file.Close()) })
+	for name, store := range map[string]intent.Store{
+		"memory":                   store,
+		"it says so":               forgettingStore{store, false},
+		"a store of another kind":  struct{ intent.Store }{store},
+		"a store without a driver": &messagestore.Store{},
+	} {
+		_, err := intent.New(store, category, &intent.Config{KeyLife: 24 * time.Hour})
+		require.ErrorIs(t, err, intent.ErrInvalidConfig, name)
+		refused, is := errors.AsType[*messagestore.InvalidError](err)
+		require.True(t, is, name)
+		require.Equal(t, []string{"KeyLife", `"24h0m0s"`}, []string{refused.Field, refused.Value}, name)
+		require.ErrorContains(t, err, "no key of this store can be removed, so its keys live for ever: leave it out", name)
+		_, err = intent.New(store, category, nil)
+		require.NoError(t, err, name)
+	}
+	pool, err := pgxpool.New(t.Context(), "postgres://localhost:1/none") // nothing is sent
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	for name, store := range map[string]intent.Store{
+		"it says so":                  forgettingStore{store, true},
+		"SQLite":                      must.New(messagestore.New(file, nil)),
+		"PostgreSQL":                  must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)),
+		"PostgreSQL, by database/sql": must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil)),
+	} {
+		_, err := intent.New(store, category, &intent.Config{KeyLife: 24 * time.Hour})
+		require.NoError(t, err, name)
+	}
+}
+
+// A racingStore has another manager come in before the first look whether a category has intents.
+type racingStore struct {
+	forgettingStore
+	before func()
+}
+
+func (s racingStore) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	s.before()
+	return s.forgettingStore.ReadCategoryPage(ctx, q)
+}
+
+func TestManagersOfOneKeyLifeMayStartAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, life := range map[string]time.Duration{"the same": time.Hour, "another": 2 * time.Hour, "for ever": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			forgets := forgettingStore{must.New(messagestore.New(memory.New(), nil)), true}
+			other := manager(t, forgets, &intent.Config{KeyLife: life})
+			m := manager(t, racingStore{forgets, sync.OnceFunc(func() { lease(t, other, intent.Request{Key: "first", Content: 1}) })}, &intent.Config{KeyLife: time.Hour})
+
+			a, err := m.Reserve(t.Context(), request("A"))
+
+			if life == time.Hour {
+				require.NoError(t, err)
+				require.Equal(t, intent.Reserved, a.Outcome)
+				return
+			}
+			require.ErrorIs(t, err, intent.ErrInvalidConfig)
+			rule := "has 2h0m0s"
+			if life == 0 {
+				rule = "had a key before a life of keys was declared"
+			}
+			require.ErrorContains(t, err, rule)
+		})
+	}
+}

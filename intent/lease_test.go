@@ -1,10 +1,13 @@
 package intent_test
 
 import (
+	"context"
 	"errors"
 	"math"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -71,6 +74,30 @@ func TestResultIsReadAsItWasConfirmed(t *testing.T) {
 	})
 }
 
+func TestAnswersAreToldBeforeReserveReturns(t *testing.T) {
+	t.Parallel()
+	var told []intent.Outcome
+	m := manager(t, must.New(messagestore.New(memory.New(), nil)), &intent.Config{OnAnswer: func(_ context.Context, r intent.Request, a intent.Answer) {
+		require.Equal(t, "k", r.Key)
+		require.NotEmpty(t, r.Session)
+		told = append(told, a.Outcome)
+	}})
+	l := lease(t, m, request(""))
+	reserve(t, m, request(""))
+	require.NoError(t, l.Confirm(t.Context(), nil))
+	reserve(t, m, request(""))
+	reserve(t, m, intent.Request{Key: "k", Content: "other"})
+	require.Equal(t, []intent.Outcome{intent.Reserved, intent.Held, intent.Done, intent.KeyReused}, told)
+}
+
+func TestSessionsTellTheirProgram(t *testing.T) {
+	t.Parallel()
+	m := manager(t, must.New(messagestore.New(memory.New(), nil)), &intent.Config{Name: "payments-7"})
+	l := lease(t, m, request(""))
+	require.Regexp(t, `^payments-7/[0-9a-f-]{36}$`, l.Session())
+	require.NotEqual(t, l.Session(), lease(t, m, intent.Request{Key: "other", Content: "x"}).Session())
+}
+
 func TestHeartbeatIsHalfOfTheLeaseAtMost(t *testing.T) {
 	t.Parallel()
 	m := manager(t, must.New(messagestore.New(memory.New(), nil)), &intent.Config{Heartbeat: 7 * time.Second})
@@ -108,6 +135,72 @@ func TestHolderOfALeaseThatTheStoreLostIsTold(t *testing.T) {
 }
 
 type switchedStore struct{ *messagestore.Store }
+
+func TestAReleasedIntentIsTakenAtOnceByItsWaiter(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		counted := &brokenStore{Store: store}
+		waiting := manager(t, counted, nil)
+		l := lease(t, m, request("A"))
+		got := make(chan *intent.Lease)
+		go func() {
+			r := request("W")
+			r.Wait = time.Hour
+			a, err := waiting.Reserve(t.Context(), r)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- a.Lease
+		}()
+		synctest.Wait()
+		calls := counted.calls.Load()
+		require.EqualValues(t, 2, calls, "a look, and a place in the line")
+		released := time.Now()
+		require.NoError(t, l.Release(t.Context(), ""))
+
+		next := <-got
+
+		require.Equal(t, released, time.Now())
+		require.Equal(t, calls+1, counted.calls.Load(), "the wake-up tells the state")
+		require.Equal(t, "W", next.Session())
+	})
+}
+
+func TestALineHasAnEnd(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		l := lease(t, m, request("A"))
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				r := request("")
+				r.Wait = time.Hour
+				_, _ = m.Reserve(ctx, r)
+			})
+		}
+		synctest.Wait()
+		i, err := m.Lookup(t.Context(), "", "k")
+		require.NoError(t, err)
+		require.Len(t, i.Line, 100)
+		r := request("")
+		r.Wait = time.Hour
+		began := time.Now()
+		require.Equal(t, intent.Held, reserve(t, m, r).Outcome)
+		require.Equal(t, began, time.Now(), "at once")
+		cancel()
+		all.Wait()
+		require.Empty(t, lookup(t, m).Line)
+		all.Go(func() {
+			r := request("last")
+			r.Wait = time.Hour
+			_, _ = m.Reserve(t.Context(), r)
+		})
+		synctest.Wait()
+		require.NoError(t, l.Confirm(t.Context(), nil), "it leaves the line away")
+		all.Wait()
+	})
+}
 
 // A handler asks its lease for writes while the heartbeat extends it. Only the race detector sees
 // a failure.

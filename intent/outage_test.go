@@ -57,6 +57,12 @@ func (s *outageStore) shutDown() {
 	s.shut = true
 }
 
+func (s *outageStore) failed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
 func (s *outageStore) err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,6 +192,46 @@ func TestALeaseThatNobodyWasToldOfIsReleasedWhenTheStoreIsBack(t *testing.T) {
 					})
 				})
 			}
+		}
+	}
+}
+
+// A store that stays away keeps the caller for five seconds, and then the lease: the log says so.
+func TestALeaseThatCannotBeReleasedIsInTheLog(t *testing.T) {
+	t.Parallel()
+	outaged(t, func(t *testing.T, store *outageStore, m, other *intent.Manager, log *bytes.Buffer) {
+		store.lose(1, time.Minute)
+		began := time.Now()
+
+		_, err := m.Reserve(t.Context(), request(""))
+
+		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		require.Equal(t, 5*time.Second, time.Since(began))
+		require.GreaterOrEqual(t, store.failed(), 10)
+		require.Equal(t, intent.Held, lookup(t, other).Status)
+		require.Contains(t, log.String(), "it may be held until its TTL is over")
+	})
+}
+
+// A session whose place in the line was not told to it leaves the line when the store is back.
+func TestAWaiterWhoseAnswerIsLostLeavesTheLine(t *testing.T) {
+	t.Parallel()
+	for _, session := range []string{"", "B"} {
+		for _, outage := range []time.Duration{0, 20 * time.Millisecond, time.Second, 3 * time.Second} {
+			t.Run(fmt.Sprint(session, outage), func(t *testing.T) {
+				t.Parallel()
+				outaged(t, func(t *testing.T, store *outageStore, m, other *intent.Manager, _ *bytes.Buffer) {
+					lease(t, other, request("A"))
+					r := request(session)
+					r.Wait = time.Hour
+					store.lose(1, outage)
+
+					_, err := m.Reserve(t.Context(), r)
+
+					require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+					require.Empty(t, lookup(t, other).Line)
+				})
+			})
 		}
 	}
 }

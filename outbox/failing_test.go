@@ -190,6 +190,25 @@ func TestASinkThatIsOutBuriesNothingHoweverLong(t *testing.T) {
 	}
 }
 
+// Before anything was taken nobody knows that the sink is well: the messages that it would take come to their turn.
+func TestAThousandBadKeysKeepTheOthersForMinutesAtMost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for _, key := range keys(1000) {
+			write(t, store, key, 0, 1)
+		}
+		write(t, store, "fine", 0, 2)
+		sink := failingOf(func(key string) bool { return key != "fine" })
+		relay := relayOf(store, sink, &outbox.Config{PollInterval: time.Hour, Lease: 10 * time.Hour})
+		defer running(t, relay)()
+
+		time.Sleep(3 * time.Minute)
+
+		require.Len(t, sink.all(), 2)
+	})
+}
+
 // A transport answers each request with a status.
 type transport int
 

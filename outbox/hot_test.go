@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/outbox"
+	"github.com/dibs-go/dibs/queue"
 )
 
 // A slowDriver counts takes, each of which takes two milliseconds.
@@ -104,6 +105,71 @@ func TestAMessageThatFailsBehindOthersFailsAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A cutDriver reaches no queue while it is cut.
+type cutDriver struct {
+	queuing.Driver
+
+	cut atomic.Bool
+}
+
+func (d *cutDriver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	if d.cut.Load() {
+		return queuing.Taken{}, errAway
+	}
+	return d.Driver.QueueTake(ctx, t)
+}
+
+func (d *cutDriver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
+	if d.cut.Load() {
+		return nil, errAway
+	}
+	return d.Driver.QueueExtend(ctx, e)
+}
+
+// An error of a message that was tried behind others belongs to the attempt that comes next, and to no later one: another process
+// has buried the message meanwhile, and an operator has had it tried again.
+func TestAnErrorBehindOthersIsForgottenWhenAnotherProcessHasTheMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared := memory.New()
+		driver := &cutDriver{Driver: shared}
+		ours, theirs := must.New(messagestore.New(driver, nil)), must.New(messagestore.New(shared, nil))
+		write(t, theirs, "k", 0, 3)
+		time.Sleep(time.Second)
+		var mended atomic.Bool
+		fails := func(m *outbox.Message) error {
+			if m.Position != 1 || mended.Load() {
+				return nil
+			}
+			driver.cut.Store(true)
+			return errRefused
+		}
+		first, second := relayOf(ours, &receiver{answer: fails}, nil), relayOf(theirs, &receiver{answer: fails}, nil)
+		running, stop := context.WithCancel(t.Context())
+		defer stop()
+		done := make(chan error, 1)
+		go func() { done <- first.Run(running) }()
+		time.Sleep(time.Second)
+		require.True(t, driver.cut.Load())
+		require.Zero(t, first.Stats().Failed)
+		other, leave := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer leave()
+		require.NoError(t, second.Run(other))
+		dead := must.New(second.Queue().Items(t.Context(), queue.Dead, 0, 10))
+		require.Len(t, dead, 1)
+		mended.Store(true)
+		retry(t, second.Queue(), dead)
+
+		driver.cut.Store(false)
+		time.Sleep(time.Minute)
+
+		stop()
+		require.NoError(t, <-done)
+		require.Zero(t, first.Stats().Dead)
+		require.EqualValues(t, 3, must.New(second.Queue().Status(t.Context())).Finished)
+	})
 }
 
 // O4 for messages that were sent behind another of their key: a death has no more of them sent again than Prefetch says.

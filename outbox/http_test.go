@@ -110,6 +110,16 @@ func signature(t *testing.T, secret, id, at, body string) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
+func TestWithoutASecretThereIsNoSignature(t *testing.T) {
+	t.Parallel()
+	signed := true
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) { _, signed = r.Header["Webhook-Signature"] })
+
+	require.NoError(t, sinkTo(t, url, nil).Send(t.Context(), message()))
+
+	require.False(t, signed)
+}
+
 // asks returns the disposition of an error.
 func asks(err error) (refuses bool, after time.Duration) {
 	found := failure.DispositionOf(err)
@@ -228,6 +238,42 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
+func TestAnAnswerThatDripsIsBoundedByTheTimeout(t *testing.T) {
+	t.Parallel()
+	drip := func(c net.Conn, begin string) {
+		drops := time.NewTicker(5 * time.Millisecond)
+		defer drops.Stop()
+		for _, err := io.WriteString(c, begin); err == nil; <-drops.C {
+			_, err = io.WriteString(c, "x")
+		}
+	}
+	headers := raw(t, func(c net.Conn) { drip(c, "HTTP/1.1 200 OK\r\nx: ") })
+	body := raw(t, func(c net.Conn) { drip(c, "HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n") })
+	timeout := 100 * time.Millisecond
+
+	require.ErrorIs(t, sinkTo(t, headers, &outbox.HTTPConfig{Timeout: timeout}).Send(t.Context(), message()), context.DeadlineExceeded)
+	await.That(t, "a status of 200 counts on a machine that is in time for it", func() (bool, any) {
+		err := sinkTo(t, body, &outbox.HTTPConfig{Timeout: timeout}).Send(t.Context(), message())
+		if err != nil {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			timeout *= 2
+		}
+		return err == nil, err
+	})
+}
+
+func TestHeadersOfAnAnswerAreBounded(t *testing.T) {
+	t.Parallel()
+	url := raw(t, func(c net.Conn) {
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nx: "+strings.Repeat("x", 1<<20)+"\r\n\r\n")
+	})
+
+	err := sinkTo(t, url, nil).Send(t.Context(), message())
+
+	require.Error(t, err)
+	require.Less(t, len(err.Error()), 500)
+}
+
 // What the other side sends is not this side's to keep: neither in an error's text nor anywhere in the error.
 func TestErrorsOfHTTPHoldNothingOfAMalformedAnswer(t *testing.T) {
 	t.Parallel()
@@ -284,6 +330,47 @@ func TestErrorsOfHTTPHoldNothingOfAMalformedAnswer(t *testing.T) {
 	}
 }
 
+type tokenError struct{ answer string }
+
+func (e *tokenError) Error() string { return "no token: " + e.answer }
+
+type failing struct{ err error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
+
+func TestAnErrorOfTheCallersTransportIsFound(t *testing.T) {
+	t.Parallel()
+	cause := &tokenError{"canary"}
+
+	err := sinkTo(t, "http://bank.example", &outbox.HTTPConfig{Transport: failing{cause}}).Send(t.Context(), message())
+
+	require.ErrorIs(t, err, cause)
+	require.ErrorContains(t, err, "post to http://bank.example: the transport failed: *outbox_test.tokenError")
+	require.NotContains(t, err.Error(), "canary")
+}
+
+// An operator reads what this side knows.
+func TestErrorsOfHTTPSayWhatThisSideKnows(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	closed := "http://" + l.Addr().String()
+	l.Close()
+	hangs := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // or the server does not see the client go
+		<-r.Context().Done()
+	})
+	for to, words := range map[string]string{
+		closed:                              "connection refused",
+		"https://" + hangs[len("http://"):]: "HTTP response to HTTPS client",
+		hangs:                               "deadline exceeded",
+		"http://nobody.invalid":             "lookup nobody.invalid",
+	} {
+		err := sinkTo(t, to, &outbox.HTTPConfig{Timeout: 500 * time.Millisecond}).Send(t.Context(), message())
+		require.ErrorContains(t, err, words)
+	}
+}
+
 func TestErrorsOfHTTPHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	refusing := serve(t, answering(400))
@@ -302,6 +389,16 @@ func TestErrorsOfHTTPHoldNoSecret(t *testing.T) {
 		require.ErrorContains(t, err, "post to http://"+to)
 		require.NotContains(t, err.Error(), "canary")
 	}
+}
+
+func TestTheCredentialsOfAURLAreSent(t *testing.T) {
+	t.Parallel()
+	var user, password string
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) { user, password, _ = r.BasicAuth() })
+
+	require.NoError(t, sinkTo(t, strings.Replace(url, "http://", "http://ann:pw@", 1), nil).Send(t.Context(), message()))
+
+	require.Equal(t, "ann pw", user+" "+password)
 }
 
 func TestMistakesOfHTTPAreNamed(t *testing.T) {
@@ -339,4 +436,16 @@ func TestMistakesOfHTTPAreNamed(t *testing.T) {
 	for _, text := range []string{"invalid HTTP sink: invalid URL", "invalid secret 0", "invalid header", "invalid Timeout"} {
 		require.ErrorContains(t, err, text)
 	}
+}
+
+func TestNoDataIsAnEmptyObject(t *testing.T) {
+	t.Parallel()
+	var body []byte
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) { body, _ = io.ReadAll(r.Body) })
+	m := message()
+	m.Data = nil
+
+	require.NoError(t, sinkTo(t, url, nil).Send(t.Context(), m))
+
+	require.Equal(t, "{}", string(body))
 }

@@ -131,6 +131,15 @@ func TestAMessageThatAnotherStoreRefusesIsDead(t *testing.T) {
 	})
 }
 
+func TestTheZeroStoreRefusesNothing(t *testing.T) {
+	t.Parallel()
+	err := must.New(outbox.Into(&messagestore.Store{}, nil)).Send(t.Context(), message())
+
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	park, _ := asks(err)
+	require.False(t, park)
+}
+
 // Each third answer of the other store is lost.
 func TestOneMessageIsOneRowHoweverOftenItIsSent(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -38,12 +39,19 @@ func (d *awayDriver) QueueExtend(ctx context.Context, e queuing.Extension) ([]qu
 	return d.Driver.QueueExtend(ctx, e)
 }
 
-// A funcSink is a sink of a function.
+// A funcSink is a sink of functions.
 type funcSink struct {
-	send func(ctx context.Context, m *outbox.Message) error
+	send    func(ctx context.Context, m *outbox.Message) error
+	sendAll func(ctx context.Context, all []*outbox.Message) []error
 }
 
 func (s *funcSink) Send(ctx context.Context, m *outbox.Message) error { return s.send(ctx, m) }
+
+type batchSink struct{ funcSink }
+
+func (s *batchSink) SendAll(ctx context.Context, all []*outbox.Message) []error {
+	return s.sendAll(ctx, all)
+}
 
 // A message that waits while the sink is out is not sent any more once its lease was lost, or the relay stops.
 func TestWhatIsLostWhileTheSinkIsOutIsNotSent(t *testing.T) {
@@ -80,4 +88,58 @@ func TestWhatIsLostWhileTheSinkIsOutIsNotSent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The time of the message whose goroutine sends for others is not theirs: what fails by its end is sent again, and is no failure of
+// the others.
+func TestTheTimeOfOneMessageIsNotThatOfOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		var mu sync.Mutex
+		taken := map[string]time.Duration{}
+		began := time.Now()
+		take := func(m *outbox.Message) {
+			mu.Lock()
+			defer mu.Unlock()
+			taken[m.Key()] = time.Since(began)
+		}
+		slow := true
+		sink := &batchSink{funcSink{
+			send: func(_ context.Context, m *outbox.Message) error {
+				if m.Key() == "a" {
+					time.Sleep(5 * time.Second)
+				}
+				take(m)
+				return nil
+			},
+			sendAll: func(ctx context.Context, all []*outbox.Message) []error {
+				if slow {
+					slow = false
+					<-ctx.Done()
+					return []error{errors.New("signal: killed"), errors.New("signal: killed")}
+				}
+				for _, m := range all {
+					take(m)
+				}
+				return make([]error, len(all))
+			},
+		}}
+		relay := relayOf(store, sink, &outbox.Config{Timeout: 10 * time.Second})
+		defer running(t, relay)()
+
+		write(t, store, "a", 0, 1)
+		time.Sleep(time.Second)
+		write(t, store, "b", 0, 1)
+		time.Sleep(2 * time.Second)
+		write(t, store, "c", 0, 1)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		mu.Lock()
+		defer mu.Unlock()
+		require.EqualValues(t, 1, relay.Stats().Failed, "that of b, whose time was over")
+		require.Equal(t, 11*time.Second, taken["c"].Truncate(time.Second))
+		require.Contains(t, taken, "b")
+	})
 }

@@ -1,8 +1,11 @@
 package outbox_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -41,6 +44,57 @@ func TestMessagesOfAKeyAreSentInOrderAndThoseOfOthersBesideThem(t *testing.T) {
 		require.Less(t, time.Since(begun), 2*time.Second)
 		require.EqualValues(t, 200, relay.Stats().Sent)
 		require.EqualValues(t, 200, relay.Stats().Calls)
+	})
+}
+
+func TestMessagesThatComeWhileOneIsSentGoTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 5 {
+			for _, key := range keys(64) {
+				write(t, store, key, i, i+1)
+			}
+		}
+		sink := &batchReceiver{receiver: receiver{delay: time.Second}}
+		relay := relayOf(store, sink, nil)
+
+		require.NoError(t, relay.CatchUp(t.Context()))
+
+		requireOrder(t, store, sink.all(), nil)
+		require.Len(t, sink.all(), 5*64)
+		require.Zero(t, sink.overlaps)
+		require.LessOrEqual(t, relay.Stats().Calls, int64(12))
+		for _, batch := range sink.batches {
+			require.Len(t, batch, len(slices.Compact(slices.Sorted(slices.Values(batch)))), "two messages of one key in one call")
+		}
+	})
+}
+
+// Two streams of one cardinal id are two keys: each is sent in order, beside the other.
+func TestAKeyIsAStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 10 {
+			for _, stream := range []messagestore.StreamName{"payments:outgoing-7", "payments:outgoing-7+a", "payments:outgoing-7+b"} {
+				_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, Paid{i})
+				require.NoError(t, err)
+			}
+		}
+		sink := &batchReceiver{receiver: receiver{delay: time.Millisecond, answer: func(m *outbox.Message) error {
+			if m.Key() == "7+a" {
+				return errRefused
+			}
+			return nil
+		}}}
+		relay := relayOf(store, sink, nil)
+
+		require.NoError(t, relay.CatchUp(t.Context()))
+
+		require.Len(t, sink.all(), 20)
+		require.Zero(t, sink.overlaps)
+		require.EqualValues(t, 1, relay.Stats().Dead)
 	})
 }
 
@@ -142,6 +196,45 @@ func TestAnyOtherErrorOfTheSinkIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A counted sink has another number of answers than messages, at first.
+type counted struct {
+	batchReceiver
+
+	answers int
+	calls   int
+}
+
+func (c *counted) SendAll(ctx context.Context, messages []*outbox.Message) []error {
+	all := c.batchReceiver.SendAll(ctx, messages)
+	if c.calls++; c.calls <= 3 {
+		return slices.Repeat([]error{nil}, max(0, len(all)+c.answers))
+	}
+	return all
+}
+
+func TestAnswersOfAnotherNumberAreNone(t *testing.T) {
+	t.Parallel()
+	for _, answers := range []int{-1000, -1, 1} {
+		t.Run(fmt.Sprint(answers), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				for _, key := range keys(20) {
+					write(t, store, key, 0, 3)
+				}
+				sink := &counted{batchReceiver: batchReceiver{receiver: receiver{delay: time.Millisecond}}, answers: answers}
+				relay := relayOf(store, sink, nil)
+
+				require.NoError(t, relay.CatchUp(t.Context()))
+
+				requireOrder(t, store, sink.all(), nil)
+				require.Greater(t, len(sink.all()), 60, "those without an answer are sent again")
+				require.Zero(t, relay.Stats().Dead)
+			})
+		})
+	}
+}
+
 func TestTopics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,4 +319,42 @@ func TestMistakesAreNamedTogether(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "invalid store: it is nil")
 	require.ErrorIs(t, new(outbox.Relay).Run(t.Context()), messagestore.ErrInvalid)
+}
+
+// A sizedSink notes how much data it is given at a time.
+type sizedSink struct {
+	batchReceiver
+
+	most atomic.Int64
+}
+
+func (s *sizedSink) SendAll(ctx context.Context, messages []*outbox.Message) []error {
+	size := int64(0)
+	for _, m := range messages {
+		size += int64(len(m.Data))
+	}
+	if size > s.most.Load() {
+		s.most.Store(size)
+	}
+	return s.batchReceiver.SendAll(ctx, messages)
+}
+
+// However large messages are, those that are sent together have 4 MiB of data at most.
+func TestABatchHasFourMiBAtMost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		data := fmt.Appendf(nil, `{"a":"%s"}`, bytes.Repeat([]byte("a"), 900<<10))
+		for _, key := range keys(12) {
+			_, err := store.Write(t.Context(), outgoing.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Large", Data: data})
+			require.NoError(t, err)
+		}
+		sink := &sizedSink{batchReceiver: batchReceiver{receiver: receiver{delay: time.Millisecond}}}
+
+		require.NoError(t, relayOf(store, sink, nil).CatchUp(t.Context()))
+
+		require.Len(t, sink.all(), 12)
+		require.Greater(t, sink.most.Load(), int64(2<<20), "they go together")
+		require.LessOrEqual(t, sink.most.Load(), int64(4<<20))
+	})
 }

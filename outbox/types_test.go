@@ -57,6 +57,21 @@ func TestARelayPassesOverNoTypeThatItDoesNotKnow(t *testing.T) {
 	})
 }
 
+func TestARelayThatIgnoresUnknownTypesSendsTheOthersAlone(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	_, err := store.Write(t.Context(), outgoing.Stream("1"), messagestore.NoStream, as("Paid"), as("Viewed"), as("Settled"), as("Paid"))
+	require.NoError(t, err)
+	var sent []string
+	relay := relayOf(store, typed(&sent), &outbox.Config{Types: []string{"Paid", "Settled"}, IgnoreUnknown: true})
+
+	require.NoError(t, relay.CatchUp(t.Context()))
+
+	require.Equal(t, []string{"Paid", "Settled", "Paid"}, sent)
+	require.EqualValues(t, 3, relay.Stats().Sent)
+	require.EqualValues(t, 1, relay.Stats().Ignored)
+}
+
 func TestMistakesInTheTypesOfARelayAreRefused(t *testing.T) {
 	t.Parallel()
 	for text, config := range map[string]outbox.Config{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -116,6 +117,23 @@ func TestAwaitEndsWithItsContextAndAsksSeldom(t *testing.T) {
 		require.ErrorIs(t, a.err, context.DeadlineExceeded)
 		require.Equal(t, queue.Waiting, a.item.State, "as it was last")
 		require.Less(t, d.calls("item"), 15*60+100, "after ten seconds every second")
+	})
+}
+
+func TestAwaitHearsOfAResult(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		at := insert(t, q, Send{}, nil)
+		jobs := must.New(q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: 24 * time.Hour}))
+		answers := awaiting(t.Context(), 24*time.Hour, q, at.Position, q.Category().Stream("next"))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		began := time.Now()
+
+		require.NoError(t, jobs[0].Complete(t.Context()))
+		insert(t, q, Send{}, &queue.InsertOpts{Key: "next"})
+
+		require.NoError(t, (<-answers).err)
+		require.Zero(t, time.Since(began))
 	})
 }
 

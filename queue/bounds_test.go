@@ -169,6 +169,45 @@ func TestAPausedQueueDeliversNothing(t *testing.T) {
 	})
 }
 
+func TestAnItemThatIsCancelledBeforeItIsTakenIsNeverDelivered(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		var handled seen
+		at := insert(t, q, Send{To: "ann"}, &queue.InsertOpts{Key: "k"})
+		insert(t, q, Send{To: "bob"}, &queue.InsertOpts{Key: "k"})
+		changed, err := q.Cancel(t.Context(), "sent twice", at.Position)
+		require.NoError(t, err)
+		require.Len(t, changed, 1)
+		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
+		working(t, q, func(_ context.Context, m handler.Message[Send]) error {
+			handled.add(m.Body.To)
+			return nil
+		}, nil)
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"bob"}, handled.list())
+		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
+	})
+}
+
+func TestAHandlerMayPutItsItemOff(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		began := time.Now()
+		var after seen
+		working(t, q, func(context.Context, handler.Message[Send]) error {
+			after.add(time.Since(began).Round(time.Second).String())
+			if len(after.list()) < 3 {
+				return handler.RetryAfter(time.Hour, errors.New("closed"))
+			}
+			return nil
+		}, nil)
+		at := insert(t, q, Send{}, nil)
+		time.Sleep(5 * time.Hour)
+		require.Equal(t, []string{"0s", "1h0m0s", "2h0m0s"}, after.list())
+		of := item(t, q, at.Position)
+		require.Equal(t, "ff", whats(of))
+		require.Contains(t, of.Log[0].Text, "closed")
+	})
+}
+
 // A failed item comes again after a time that doubles, within bounds.
 func TestFailuresAreBackedOffFrom(t *testing.T) {
 	bubble(t, &queue.Config{MaxFailures: 6, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, _ *cut) {

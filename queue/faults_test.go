@@ -258,6 +258,58 @@ func TestLostAnswersOfLeavesTakeNoItemFromItsHandler(t *testing.T) {
 	})
 }
 
+// A worker whose session ends while it is being left goes on with another.
+func TestALeaseIsLostWhileItsSessionIsLeft(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		var handled seen
+		stop := working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			if m.Body.To == "slow" && queue.JobOf(ctx).Deliveries == 0 {
+				<-ctx.Done()
+				handled.add(fmt.Sprint(errors.Is(context.Cause(ctx), queue.ErrLost)))
+				return nil
+			}
+			handled.add(m.Body.To)
+			return nil
+		}, nil)
+		slow := insert(t, q, Send{To: "slow"}, nil)
+		time.Sleep(time.Second)
+		driver.delay("leave", 14*time.Second)
+		driver.set(nil, first(1, "take"))
+		insert(t, q, Send{To: "other"}, nil)
+		time.Sleep(2 * time.Minute)
+
+		require.ElementsMatch(t, []string{"true", "other", "slow"}, handled.list())
+		require.Equal(t, queue.Finished, item(t, q, slow.Position).State)
+		require.Equal(t, "e", whats(item(t, q, slow.Position)))
+		require.NoError(t, stop())
+	})
+}
+
+func TestLostAnswersOfExtensionsTakeNoItemFromItsHandler(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		n := 0
+		driver.set(nil, func(call string) bool {
+			if call == "extend" {
+				n++
+			}
+			return call == "extend" && n%2 == 1
+		})
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			select {
+			case <-time.After(50 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}, nil)
+		at := insert(t, q, Send{}, nil)
+		time.Sleep(51 * time.Second)
+
+		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
+		require.Empty(t, item(t, q, at.Position).Log)
+	})
+}
+
 // What a handler returned is kept until the store is back, and an outage is a line at its beginning and one at its end.
 func TestAnOutageKeepsWhatHandlersReturned(t *testing.T) {
 	var log lines
@@ -451,6 +503,27 @@ func TestWhatADeadProcessHadIsOutAgainWhenItsLeaseIsOver(t *testing.T) {
 	})
 }
 
+// It does not take one process after the other at once, and not for ever.
+func TestAnItemThatKillsItsProcessIsDeadInTheEnd(t *testing.T) {
+	bubble(t, &queue.Config{MaxFailures: 4, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, _ *cut) {
+		at := insert(t, q, Send{}, nil)
+		began := time.Now()
+		var after []time.Duration
+		for {
+			jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{Wait: time.Minute, VisibilityTimeout: 10 * time.Second})
+			require.NoError(t, err)
+			if len(jobs) == 0 {
+				break
+			}
+			after = append(after, time.Since(began).Round(time.Second))
+		}
+		require.Equal(t, []time.Duration{0, 10 * time.Second, 22 * time.Second, 36 * time.Second}, after)
+		of := item(t, q, at.Position)
+		require.Equal(t, queue.Dead, of.State)
+		require.Equal(t, "eeee", whats(of))
+	})
+}
+
 // A process that is idle asks, and takes and writes nothing.
 func TestAnIdleProcessTakesNothing(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
@@ -546,6 +619,28 @@ func TestAnEarlyCompletionWhoseAnswerIsLostStands(t *testing.T) {
 		require.Equal(t, []string{"ann"}, handled.list())
 		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
 		require.Equal(t, queue.Counts{Completed: 1}, q.Counts())
+	})
+}
+
+func TestAnEarlyCompletionThatIsNotAnsweredMayBeAskedForAgain(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		answers := make(chan error, 2)
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			job := queue.JobOf(ctx)
+			driver.set(is("take"), nil)
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			answers <- job.Complete(short)
+			driver.set(nil, nil)
+			answers <- job.Complete(ctx)
+			return nil
+		}, nil)
+		at := insert(t, q, Send{}, nil)
+
+		require.ErrorIs(t, <-answers, messagestore.ErrOutcomeUnknown)
+		require.NoError(t, <-answers)
+		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
+		require.EqualValues(t, 1, q.Counts().Completed)
 	})
 }
 
@@ -650,5 +745,104 @@ func TestAnErrorWhoseMethodsPanicIsAFailure(t *testing.T) {
 		require.Equal(t, queue.Dead, item(t, q, at.Position).State)
 		stop()
 		require.NoError(t, <-ended)
+	})
+}
+
+// An item that ends lets go the next of its key, and a worker has that by the same call: nobody waits for a poll.
+func TestItemsOfAKeyFollowEachOtherWithoutAPoll(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		for range 50 {
+			_, err := q.Insert(t.Context(), messagestore.Raw{Type: "Whatever", Data: []byte("{}")}, &queue.InsertOpts{Key: "ann"})
+			require.NoError(t, err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- q.Work(ctx, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+				time.Sleep(time.Millisecond)
+				return nil
+			}), &queue.WorkConfig{PollInterval: time.Hour})
+		}()
+
+		time.Sleep(time.Second)
+
+		require.EqualValues(t, 50, q.Counts().Completed)
+		require.Less(t, driver.calls("take"), 60)
+		stop()
+		require.NoError(t, <-ended)
+	})
+}
+
+// What a handler ended waits to be reported through an outage of five minutes, and another handler heeds no context.
+func TestAnOutageIsLoggedOnceByAQueueAndOnceWhenItIsOver(t *testing.T) {
+	var log lines
+	bubble(t, &queue.Config{Logger: log.logger()}, func(t *testing.T, q *queue.Queue, driver *cut) {
+		release := make(chan struct{})
+		stop := working(t, q, func(_ context.Context, m handler.Message[Send]) error {
+			if m.Body.N == 1 {
+				<-release
+			}
+			time.Sleep(time.Second)
+			return nil
+		}, &queue.WorkConfig{Lease: 3 * time.Second, Timeout: time.Hour})
+		for n := range 2 {
+			_, err := q.Insert(t.Context(), Send{N: n}, nil)
+			require.NoError(t, err)
+		}
+		time.Sleep(500 * time.Millisecond)
+
+		driver.set(is("take", "ready", "extend", "leave"), nil)
+		time.Sleep(5 * time.Minute)
+		driver.set(nil, nil)
+		time.Sleep(10 * time.Second)
+		close(release)
+		require.NoError(t, stop())
+
+		counts := map[string]int{}
+		for _, message := range log.said(t) {
+			counts[message]++
+		}
+		require.Equal(t, 1, counts["session could not be extended: its items are lost"], counts)
+		require.Equal(t, 1, counts["the store answers again: items are taken"], counts)
+		require.Equal(t, 1, counts["store failed: trying again"], counts)
+		require.Equal(t, 1, counts["store is back"], counts)
+	})
+}
+
+func TestDurationsInTheLogOfAQueueHaveUnits(t *testing.T) {
+	var log lines
+	bubble(t, &queue.Config{Logger: log.logger()}, func(t *testing.T, q *queue.Queue, driver *cut) {
+		failed := false
+		stop := working(t, q, func(context.Context, handler.Message[Send]) error {
+			if failed {
+				return nil
+			}
+			failed = true
+			return errors.New("not yet")
+		}, nil)
+		_, err := q.Insert(t.Context(), Send{}, nil)
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		driver.set(first(3, "take"), nil)
+		_, err = q.Insert(t.Context(), Send{}, nil)
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, stop())
+
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		waits := 0
+		for d := json.NewDecoder(&log.text); d.More(); {
+			var line map[string]any
+			require.NoError(t, d.Decode(&line))
+			if wait, is := line["wait"]; is {
+				text, is := wait.(string)
+				require.True(t, is, "%v", line)
+				_, err := time.ParseDuration(text)
+				require.NoError(t, err)
+				waits++
+			}
+		}
+		require.GreaterOrEqual(t, waits, 2, "of a failure, and of an outage")
 	})
 }

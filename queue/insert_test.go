@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -83,6 +84,39 @@ func TestAnItemIsWrittenBesideOthers(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
 		require.JSONEq(t, `{"to":"ann"}`, string(jobs[0].Message.Data))
+	})
+}
+
+func TestADateInThePastIsNow(t *testing.T) {
+	t.Parallel()
+	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
+		for _, at := range []time.Time{time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC), time.Unix(0, 0), time.Now().Add(-time.Hour)} {
+			insert(t, q, Send{}, &queue.InsertOpts{ScheduledAt: at})
+		}
+		far := insert(t, q, Send{}, &queue.InsertOpts{ScheduledAt: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)})
+		jobs, err := q.Receive(t.Context(), 9, nil)
+		require.NoError(t, err)
+		require.Len(t, jobs, 3)
+		require.Equal(t, 9999, awaitState(t, q, far.Position, queue.Later).Due.Year())
+	})
+}
+
+// Two processes may have other settings: that of the process that gives an item back holds.
+func TestTheProcessThatGivesAnItemBackSaysWhenItIsDead(t *testing.T) {
+	t.Parallel()
+	each(t, &queue.Config{MaxFailures: 2, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, store *messagestore.Store) {
+		patient := must.New(queue.New(store, q.Category(), &queue.Config{MaxFailures: 9, Logger: logger.Silent()}))
+		at := insert(t, q, Send{}, nil)
+		fails := func(of *queue.Queue) queue.State {
+			jobs, err := of.Receive(t.Context(), 1, &queue.ReceiveOpts{Wait: time.Minute})
+			require.NoError(t, err)
+			require.Len(t, jobs, 1)
+			require.NoError(t, jobs[0].Retry(t.Context(), 0, nil))
+			return item(t, q, at.Position).State
+		}
+		require.Equal(t, queue.Later, fails(patient))
+		require.Equal(t, queue.Later, fails(patient))
+		require.Equal(t, queue.Dead, fails(q))
 	})
 }
 
@@ -186,6 +220,24 @@ func TestAUniqueNameIsOfOneCallerAtATime(t *testing.T) {
 	require.False(t, other.Duplicate)
 	require.True(t, got.Duplicate)
 	require.Equal(t, other.Position, got.Position)
+}
+
+// The message of an item may be removed between the conflict and the look at the item.
+func TestAUniqueNameIsFreeWhenItsItemIsRemoved(t *testing.T) {
+	t.Parallel()
+	driver := &meanwhile{memory.New(), nil, nil}
+	q := must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", nil))
+	opts := &queue.InsertOpts{Unique: "sync", UniqueUntil: queue.UntilFinished}
+	first := insert(t, q, Send{To: "ann"}, opts)
+	driver.err = fmt.Errorf("position %d: %w", first.Position, messagestore.ErrNotFound)
+
+	got := insert(t, q, Send{To: "ann"}, opts) // it asks again, and the memory has it still
+
+	require.True(t, got.Duplicate)
+	require.NoError(t, driver.err)
+	driver.err = messagestore.ErrClosed
+	_, err := q.Insert(t.Context(), Send{To: "ann"}, opts)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 }
 
 func TestAUniqueUntilNamesItself(t *testing.T) {

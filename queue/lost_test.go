@@ -52,6 +52,31 @@ func TestALeaseThatEndsWhileAJobIsEndedEndsTheHandler(t *testing.T) {
 	}
 }
 
+// A job that an operator has taken away in the meantime is over for the handler that is told so.
+func TestAJobWhoseEndIsToldToBeLostEndsTheHandler(t *testing.T) {
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+				handled := make(chan error, 10)
+				working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+					_, err := q.Cancel(ctx, "not wanted", m.GlobalPosition)
+					if err == nil {
+						err = end(ctx, queue.JobOf(ctx))
+					}
+					if errors.Is(err, queue.ErrLost) {
+						err = context.Cause(ctx)
+					}
+					handled <- err
+					return nil
+				}, &queue.WorkConfig{Lease: time.Hour})
+				insert(t, q, Send{}, nil)
+
+				require.ErrorIs(t, <-handled, queue.ErrLost)
+			})
+		})
+	}
+}
+
 // What was reserved so long ago that its lease may be over is handled by nobody, unless the store says that it is the
 // session's still.
 func TestATakeThatIsAnsweredAfterItsLeaseStartsNoHandler(t *testing.T) {
@@ -73,6 +98,39 @@ func TestATakeThatIsAnsweredAfterItsLeaseStartsNoHandler(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, []string{"mail"}, handled.list())
+	})
+}
+
+// What a take reserved for a session that its process has given up in the meantime is another's, or will be, also while the
+// session that follows is extended.
+func TestATakeForASessionThatWasGivenUpStartsNoHandler(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		const lease = 10 * time.Second
+		deliveries := make(chan int, 10)
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			if m.Body.To == "first" {
+				time.Sleep(time.Second)
+				_ = queue.JobOf(ctx).Complete(context.WithoutCancel(ctx)) // reported with the next take
+				return nil
+			}
+			deliveries <- queue.JobOf(ctx).Deliveries
+			return nil
+		}, &queue.WorkConfig{Lease: lease, Timeout: time.Hour})
+		insert(t, q, Send{To: "first"}, nil)
+		synctest.Wait()
+
+		driver.delay("take", lease*3/2)
+		driver.set(is("extend"), nil)
+		insert(t, q, Send{To: "second"}, nil)
+		time.Sleep(lease + time.Second) // the session is given up
+		driver.set(nil, nil)
+		driver.mu.Lock()
+		driver.late["extend"] = lease / 2 // the one that is under way when the take is answered
+		driver.mu.Unlock()
+		time.Sleep(lease)
+		driver.delay("take", 0)
+
+		require.Positive(t, <-deliveries, "it is begun under its next version")
 	})
 }
 
@@ -109,6 +167,48 @@ func TestAnExtensionOfASessionThatWasOverStartsNoHandler(t *testing.T) {
 		require.Positive(t, <-deliveries, "it is begun under its next version")
 		synctest.Wait()
 		require.Empty(t, deliveries, "and once")
+	})
+}
+
+// What was begun while an extension was under way is lost with the session, too, as that could not be extended.
+func TestAFailedExtensionEndsTheHandlersThatItDidNotName(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		const lease = 10 * time.Second
+		ended := make(chan time.Duration, 10)
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			began := time.Now()
+			<-ctx.Done()
+			if m.Body.To == "second" {
+				ended <- time.Since(began)
+			}
+			return nil
+		}, &queue.WorkConfig{Lease: lease, Timeout: time.Hour})
+		insert(t, q, Send{To: "first"}, nil)
+		time.Sleep(lease / 2)
+		driver.set(nil, is("extend"))
+		driver.delay("extend", lease*65/100)
+		time.Sleep(lease / 5)
+		insert(t, q, Send{To: "second"}, nil) // while the second extension is under way
+
+		require.Less(t, <-ended, lease*9/10)
+	})
+}
+
+// A take that is answered late and in time starts its handlers once the store has said that the session goes on.
+func TestATakeThatIsAnsweredLateIsHandledOnceItsLeaseIsCertain(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		const lease = 10 * time.Second
+		insert(t, q, Send{}, nil)
+		driver.delay("take", lease*8/10)
+		began := time.Now()
+		handled := make(chan time.Duration, 10)
+		working(t, q, func(context.Context, handler.Message[Send]) error {
+			driver.delay("take", 0)
+			handled <- time.Since(began)
+			return nil
+		}, &queue.WorkConfig{Lease: lease})
+
+		require.Less(t, <-handled, lease, "and not after the lease is over, with a failure")
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -87,6 +88,35 @@ func TestAWorkerReservesAsManyItemsAsItHandles(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A takingDriver counts takes, each of which takes a millisecond.
+type takingDriver struct {
+	queuing.Driver
+
+	takes atomic.Int64
+}
+
+func (d *takingDriver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	d.takes.Add(1)
+	time.Sleep(time.Millisecond)
+	return d.Driver.QueueTake(ctx, t)
+}
+
+// Handlers return from four items in a millisecond. While they have more ahead of them, a take is for some 50 items, and not
+// for the four that have ended since the last one.
+func TestATakeIsForManyItemsWhileHandlersHaveEnough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := &takingDriver{Driver: memory.New()}
+		called := prefetchingOn(t, driver, 5000, always(time.Millisecond), func(q *queue.Queue, _ context.CancelFunc) {
+			time.Sleep(time.Second)
+			driver.takes.Store(0) // it has begun with takes for four
+			time.Sleep(200 * time.Millisecond)
+			require.Less(t, driver.takes.Load(), int64(60))
+		})
+		require.InDelta(t, 4800, called, 200, "no handler waits for a take")
+	})
 }
 
 // What is reserved and was given to no handler is given back by a stop, at once and without a failure.

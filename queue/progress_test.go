@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,5 +99,53 @@ func TestProgressMovesToTheNextSession(t *testing.T) {
 
 		require.NotEqual(t, session, item(t, q, at.Position).Session)
 		require.Equal(t, "half of it", item(t, q, at.Position).Note)
+	})
+}
+
+func TestProgressOfADeliveryThatHasEndedIsLost(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		late := make(chan error, 1)
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			<-ctx.Done()
+			late <- queue.JobOf(ctx).Progress("half of it")
+			return nil
+		}, nil)
+		at := insert(t, q, Send{}, nil)
+		synctest.Wait()
+		must.New(q.Cancel(t.Context(), "sent twice", at.Position))
+		require.ErrorIs(t, <-late, queue.ErrLost)
+	})
+}
+
+func TestProgressOfAReceivedJobGoesWithItsExtension(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, d *cut) {
+		at, next := insert(t, q, Send{}, nil), insert(t, q, Send{}, nil)
+		jobs := must.New(q.Receive(t.Context(), 2, nil))
+		for _, job := range jobs {
+			require.NoError(t, job.Progress("half of it"))
+		}
+		require.Empty(t, item(t, q, at.Position).Note)
+
+		require.NoError(t, jobs[0].Extend(t.Context(), time.Minute))
+
+		require.Equal(t, "half of it", item(t, q, at.Position).Note)
+		require.Equal(t, "half of it", item(t, q, next.Position).Note, "of the same call")
+		require.NoError(t, jobs[0].Progress("all of it"))
+		require.NoError(t, jobs[0].Extend(t.Context(), time.Minute))
+		require.Equal(t, "half of it", item(t, q, at.Position).Note, "within a second")
+		time.Sleep(time.Second)
+		d.set(first(1, "extend"), nil)
+		require.ErrorIs(t, jobs[0].Extend(t.Context(), time.Minute), errAway)
+		time.Sleep(time.Second)
+		require.NoError(t, jobs[1].Extend(t.Context(), time.Minute))
+		require.Equal(t, "all of it", item(t, q, at.Position).Note, "what was not stored is stored by the next")
+
+		require.NoError(t, jobs[0].Progress(strings.Repeat("x", 1024)))
+		require.NoError(t, jobs[0].Progress(""))
+		for _, note := range []string{strings.Repeat("x", 1025), "a\x00b", "a\nb", "\xff"} {
+			require.ErrorIs(t, jobs[0].Progress(note), messagestore.ErrInvalid)
+		}
+		require.NoError(t, jobs[0].Complete(t.Context()))
+		require.ErrorIs(t, jobs[0].Progress("late"), queue.ErrLost)
 	})
 }

@@ -11,9 +11,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -192,6 +194,38 @@ func TestACommitMeetsWhatWasInsertedMeanwhile(t *testing.T) {
 	}
 }
 
+// Transactions stage items of the same keys in opposite orders, and both append in one.
+func TestInsertsInOppositeOrdersDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	const rounds, keys = 50, 5
+	var all sync.WaitGroup
+	for _, backwards := range []bool{true, false} {
+		all.Go(func() {
+			for n := range rounds {
+				err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+					for i := range keys {
+						if backwards {
+							i = keys - 1 - i
+						}
+						if _, err := q.InsertTx(t.Context(), tx, Send{N: n}, &queue.InsertOpts{Key: fmt.Sprint(i)}); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	requireItems(t, db.store, q, 2*rounds*keys)
+}
+
 // Above READ COMMITTED no transaction shares the lock of a category, which it would have to have for itself then.
 func TestInsertsAboveReadCommittedDoNotDeadlock(t *testing.T) {
 	t.Parallel()
@@ -321,6 +355,47 @@ func TestAnInsertBehindAStagedOneOfItsKeyIsRefused(t *testing.T) {
 	}
 }
 
+// As docs/queue.md has it: PREPARE TRANSACTION appends, and holds back later items until the end.
+func TestAPreparedTransactionHoldsBackLaterItems(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	var most string
+	require.NoError(t, pool.QueryRow(t.Context(), "show max_prepared_transactions").Scan(&most))
+	if most == "0" {
+		t.Skip("the server prepares no transactions")
+	}
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	insert(t, q, Send{To: "before"}, nil)
+	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, tx, Send{To: "marks"}, nil) }, "commit")
+
+	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, tx, Send{To: "prepared"}, nil) }, "prepare transaction '"+string(q.Category())+"'")
+	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, tx, Send{To: "later"}, nil) }, "commit")
+
+	for _, n := range []int{2, 4} {
+		page, err := db.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: q.Category(), Limit: 10})
+		require.NoError(t, err)
+		require.Len(t, page.Messages, n)
+		if n == 2 {
+			_, err = pool.Exec(t.Context(), "commit prepared '"+string(q.Category())+"'")
+			require.NoError(t, err)
+		}
+	}
+}
+
+// commit ends a transaction of f by a statement.
+func commit(t *testing.T, pool *pgxpool.Pool, f func(tx pgx.Tx), statement string) {
+	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	f(tx)
+	_, err = conn.Exec(t.Context(), statement)
+	require.NoError(t, err)
+}
+
 func TestWhatASavepointTakesBackIsNotInserted(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -347,6 +422,22 @@ func TestWhatASavepointTakesBackIsNotInserted(t *testing.T) {
 		}, nil)
 		require.Equal(t, []string{"1", "3"}, handled.await(t, 2), level)
 	}
+}
+
+// With the constraints checked at once, the item is appended by its own statement.
+func TestAnItemIsInsertedWhereConstraintsAreImmediate(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "set constraints all immediate"); err != nil {
+			return err
+		}
+		_, err := q.InsertTx(t.Context(), tx, Send{To: "ann"}, nil)
+		return err
+	}))
+	requireItems(t, db.store, q, 1)
 }
 
 func TestAnInsertInNoTransactionIsRefused(t *testing.T) {
@@ -380,6 +471,23 @@ func TestNothingIsStagedWithoutTriggers(t *testing.T) {
 	require.ErrorContains(t, err, "session_replication_role")
 }
 
+func TestNothingStagedIsLeft(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	var left int
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		insertTx(t, q, tx, Send{To: "ann"}, nil)
+		return tx.QueryRow(t.Context(), "select count(*) from dibs.staged").Scan(&left)
+	}))
+	require.Equal(t, 1, left)
+	await.Equal(t, "rows that are staged", 0, func() int {
+		require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from dibs.staged where stream like $1", string(q.Category())+"-%").Scan(&left))
+		return left
+	})
+}
+
 // Items without a key have streams of their own, whose names say nothing of their order.
 func TestItemsOfATransactionComeInTheOrderOfInsertion(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
@@ -400,4 +508,58 @@ func TestItemsOfATransactionComeInTheOrderOfInsertion(t *testing.T) {
 			require.Equal(t, want, got)
 		}
 	})
+}
+
+// A transaction does not see what was inserted since its snapshot, so it cannot tell whether the items are the same: it is to be
+// repeated, and then told.
+func TestACommitThatMeetsWhatItsSnapshotHasNotIsRepeated(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		for _, unique := range []string{"", "report"} {
+			for _, n := range []int{1, 2} {
+				t.Run(fmt.Sprint(level, unique, n), func(t *testing.T) {
+					t.Parallel()
+					db := databases["PostgreSQL"](t)
+					q := must.New(queue.New(db.store, storetest.Category(t), nil))
+					insert(t, q, Send{To: "before"}, nil)
+					opts := queue.InsertOpts{Unique: unique}
+					if unique == "" {
+						opts.ID = uuid.New()
+					}
+					attempt := func(meanwhile func()) (queue.Inserted, error) {
+						var inserted queue.Inserted
+						return inserted, pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) (err error) {
+							if _, err = tx.Exec(t.Context(), "select count(*) from dibs.messages"); err != nil {
+								return err
+							}
+							meanwhile()
+							inserted, err = q.InsertTx(t.Context(), tx, Send{"ann", n}, &opts)
+							return err
+						})
+					}
+
+					_, err := attempt(func() { insert(t, q, Send{"ann", 1}, &opts) })
+
+					failed, is := errors.AsType[*pgconn.PgError](err)
+					require.True(t, is, err)
+					require.Equal(t, "40001", failed.Code, failed.Message)
+					// Again, for as long as what others write is in the way.
+					var inserted queue.Inserted
+					await.That(t, "an attempt is not to be repeated", func() (bool, any) {
+						inserted, err = attempt(func() {})
+						failed, is := errors.AsType[*pgconn.PgError](err)
+						return !is || failed.Code != "40001", err
+					})
+					if n == 1 {
+						require.NoError(t, err)
+						require.Equal(t, opts.Unique != "", inserted.Duplicate) // an id is met in COMMIT
+					} else {
+						require.Error(t, err)
+					}
+					requireItems(t, db.store, q, 2)
+				})
+			}
+		}
+	}
 }

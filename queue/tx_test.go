@@ -12,12 +12,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -203,6 +205,32 @@ func TestACompletionIsWaitedForWhileItsTransactionIsOpen(t *testing.T) {
 	}
 }
 
+func TestACompletionInATransactionOfTheStore(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		sent := storetest.Category(t).Stream("1")
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			job := queue.JobOf(ctx)
+			return db.transact(ctx, func(ctx context.Context, tx any) ([]messagestore.StreamWrite, error) {
+				if err := job.CompleteTx(ctx, tx); err != nil {
+					return nil, err
+				}
+				if job.Failures == 0 {
+					return nil, errors.New("rolled back")
+				}
+				return []messagestore.StreamWrite{messagestore.To(sent, messagestore.AnyVersion, m.Body)}, nil
+			})
+		}, soon)
+		at := insert(t, q, Send{To: "ann"}, nil)
+
+		of := awaitState(t, q, at.Position, queue.Finished)
+		require.Equal(t, "r", whats(of))
+		require.Contains(t, of.Log[0].Text, "rolled back")
+		version, err := db.store.Version(t.Context(), sent)
+		require.NoError(t, err)
+		require.EqualValues(t, 0, version)
+	})
+}
+
 // Another database may have the same item at the same position, out under the same version, or finished.
 func TestACompletionOverATwinDatabaseIsLost(t *testing.T) {
 	t.Parallel()
@@ -240,6 +268,34 @@ func TestACompletionOverATwinDatabaseIsLost(t *testing.T) {
 var twins = map[string]func(t *testing.T) database{
 	"PostgreSQL": func(t *testing.T) database { return postgresDatabase(t, pgtest.Connect(t, pgtest.Migrated(t))) },
 	"SQLite":     databases["SQLite"],
+}
+
+// A session is left while a transaction has a row of it: nobody waits for that.
+func TestASessionIsLeftWithoutWaitingForATransaction(t *testing.T) {
+	t.Parallel()
+	db := databases["PostgreSQL"](t)
+	driver, err := db.store.Driver()
+	require.NoError(t, err)
+	queues := driver.(queuing.Driver) //nolint:errcheck,forcetypeassert // it keeps queues
+	q := must.New(queue.New(db.store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
+	of := queuing.Queue{Name: q.Name(), Category: q.Category()}
+	at := []queue.Inserted{insert(t, q, Send{To: "ann"}, nil), insert(t, q, Send{To: "bob"}, nil)}
+	_, err = queues.QueueTake(t.Context(), queuing.Take{Queue: of, Policy: queuing.Policy{MaxFailures: 9}, Session: 1, Lease: time.Hour, Want: 2})
+	require.NoError(t, err)
+	tx, commit, _, err := db.begin(t.Context())
+	require.NoError(t, err)
+	inTx := must.New(queuing.Of(must.New(db.store.Over(t.Context(), tx))))
+	ann, bob := queuing.Delivery{Position: at[0].Position}, queuing.Delivery{Position: at[1].Position}
+	_, err = inTx.QueueFinish(t.Context(), of, 1, []queuing.Delivery{ann})
+	require.NoError(t, err)
+
+	err = queues.QueueLeave(t.Context(), queuing.Leave{Queue: of, Session: 1, Next: 2, Lease: time.Hour, Keep: []queuing.Delivery{ann, bob}})
+
+	require.NoError(t, err, "a wait would have ended with an error after 10 seconds")
+	require.EqualValues(t, 2, item(t, q, bob.Position).Session)
+	require.EqualValues(t, 1, item(t, q, ann.Position).Session)
+	require.NoError(t, commit())
+	awaitState(t, q, ann.Position, queue.Finished)
 }
 
 // To complete once more tells whether the first was committed, and does not wait for it.
@@ -348,6 +404,30 @@ func TestACompletionOverNoTransactionIsRefused(t *testing.T) {
 		require.NoError(t, jobs[0].Complete(t.Context()), "it was not taken for one in a transaction")
 		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
 	})
+}
+
+func TestACompletionByTheContextOfATransaction(t *testing.T) {
+	t.Parallel()
+	db := stdlib.OpenDBFromPool(pgtest.Pool(t))
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	store := must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil))
+	q := must.New(queue.New(store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
+	at := insert(t, q, Send{To: "ann"}, nil)
+	jobs, err := q.Receive(t.Context(), 1, nil)
+	require.NoError(t, err)
+	require.Len(t, jobs, 1)
+	transact := transacts[*sql.Tx](store)
+	for _, fails := range []error{errors.New("rolled back"), nil} {
+		err := transact(t.Context(), func(ctx context.Context, tx any) ([]messagestore.StreamWrite, error) {
+			if err := jobs[0].CompleteTx(t.Context(), tx); !errors.Is(err, messagestore.ErrNotSupported) {
+				return nil, fmt.Errorf("without the function's context: %w", err)
+			}
+			_, err := q.InsertTx(ctx, tx, Send{To: "bob"}, nil)
+			return nil, errors.Join(jobs[0].CompleteTx(ctx, tx), err, fails)
+		})
+		require.ErrorIs(t, err, fails)
+		require.Equal(t, map[bool]queue.State{true: queue.Out, false: queue.Finished}[fails != nil], item(t, q, at.Position).State)
+	}
 }
 
 // name is the last part of a test's name.

@@ -155,6 +155,49 @@ func TestFailuresBuryAnItem(t *testing.T) {
 	})
 }
 
+func TestACompletionBeforeTheHandlersEndStands(t *testing.T) {
+	t.Parallel()
+	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
+		completed, goOn := make(chan error, 1), make(chan struct{})
+		var handled seen
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			handled.add(m.Body.To)
+			completed <- queue.JobOf(ctx).Complete(ctx)
+			<-goOn
+			return errors.New("no space left on device")
+		}, nil)
+		at := insert(t, q, Send{To: "ann"}, nil)
+		require.NoError(t, await.Receive(t, "the completion", completed))
+		awaitState(t, q, at.Position, queue.Finished)
+		close(goOn)
+		at = insert(t, q, Send{To: "bob"}, nil)
+		awaitState(t, q, at.Position, queue.Finished)
+		require.Equal(t, []string{"ann", "bob"}, handled.await(t, 2))
+	})
+}
+
+func TestAHandlerThatNeverReturnsIsAbandoned(t *testing.T) {
+	t.Parallel()
+	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
+		end := make(chan struct{})
+		t.Cleanup(func() { close(end) })
+		var handled seen
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			handled.add(m.Body.To)
+			if m.Body.To == "hangs" && queue.JobOf(ctx).Failures == 0 {
+				<-end
+			}
+			return nil
+		}, &queue.WorkConfig{MaxWorkers: 1, Timeout: 20 * time.Millisecond, Grace: 20 * time.Millisecond, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+		at := insert(t, q, Send{To: "hangs"}, nil)
+		behind := insert(t, q, Send{To: "other"}, nil)
+		awaitState(t, q, behind.Position, queue.Finished)
+		item := awaitState(t, q, at.Position, queue.Finished)
+		require.Contains(t, item.Log[0].Text, "abandoned")
+		require.EqualValues(t, 1, q.Counts().Abandoned)
+	})
+}
+
 func TestReceiveWaitsInLine(t *testing.T) {
 	t.Parallel()
 	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
@@ -174,6 +217,20 @@ func TestReceiveWaitsInLine(t *testing.T) {
 		require.NoError(t, jobs[0].Complete(t.Context()), "again")
 		require.ErrorIs(t, jobs[0].Bury(t.Context(), nil), queue.ErrLost)
 		awaitState(t, q, at.Position, queue.Finished)
+	})
+}
+
+func TestUniqueItemsAreInsertedOnce(t *testing.T) {
+	t.Parallel()
+	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
+		first := insert(t, q, Send{To: "ann"}, &queue.InsertOpts{Unique: "report 2026-11"})
+		again := insert(t, q, Send{To: "ann"}, &queue.InsertOpts{Unique: "report 2026-11"})
+		require.False(t, first.Duplicate)
+		require.True(t, again.Duplicate)
+		require.Equal(t, first.Position, again.Position)
+		_, err := q.Insert(t.Context(), Send{To: "bob"}, &queue.InsertOpts{Unique: "report 2026-11"})
+		var reused *queue.KeyReusedError
+		require.ErrorAs(t, err, &reused)
 	})
 }
 
@@ -198,5 +255,23 @@ func TestAnItemIsNotDeliveredBeforeItsDate(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, changed, 1)
 		awaitState(t, q, far.Position, queue.Finished)
+	})
+}
+
+func TestAStopGivesBackWhatIsNotHandled(t *testing.T) {
+	t.Parallel()
+	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
+		begun := make(chan struct{}, 1)
+		stop := working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}, &queue.WorkConfig{Grace: 2 * time.Second}) // after it a busy machine has as long for the handler to return
+		at := insert(t, q, Send{To: "ann"}, nil)
+		await.Receive(t, "the handler", begun)
+		require.NoError(t, stop())
+		item := awaitState(t, q, at.Position, queue.Later)
+		require.Zero(t, item.Failures)
+		require.Equal(t, 1, item.Version)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,10 @@ func (note) MessageType() string { return "Note" }
 type otherNote note
 
 func (otherNote) MessageType() string { return "OtherNote" }
+
+type broken struct{ F func() }
+
+func (broken) MessageType() string { return "Broken" }
 
 func TestEqualCommandsHaveEqualKeys(t *testing.T) {
 	t.Parallel()
@@ -49,6 +54,11 @@ func TestOnlyWhatCountsIsInTheContentsKey(t *testing.T) {
 	require.NotEqual(t, a, reservation.ContentKey(Transfer{"Bob", 11, "09:00"}))
 }
 
+func TestABodyThatDoesNotEncodeHasNoKey(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, reservation.ContentKey(broken{}))
+}
+
 // The keys are in databases: they may not change.
 func TestAContentsKeyStaysTheSame(t *testing.T) {
 	t.Parallel()
@@ -69,6 +79,20 @@ func TestADerivedIDIsTheSameForTheSameMessageAndName(t *testing.T) {
 	other := &messagestore.Message{ID: uuid.MustParse("0198c6b1-4b4c-7abc-8def-0123456789ac")}
 	require.NotEqual(t, id, reservation.DeriveID(other, "deposited"))
 	require.Equal(t, "0198c6b1-4b4c-7521-85cd-67d5fd31e904", id.String()) // it is in databases
+}
+
+func TestADerivedIDOfAnotherKindOfIDHasTheTimeOfTheMessage(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMilli(1_700_000_000_123)
+	v4 := &messagestore.Message{ID: uuid.MustParse("f47ac10b-58cc-4372-a567-0e02b2c3d479"), Time: at}
+
+	id := reservation.DeriveID(v4, "deposited")
+
+	require.Equal(t, uuid.Version(7), id.Version())
+	seconds, nanoseconds := id.Time().UnixTime()
+	require.Equal(t, at, time.Unix(seconds, nanoseconds).Truncate(time.Millisecond))
+	require.NotPanics(t, func() { reservation.DeriveID(&messagestore.Message{}, "") })
+	require.PanicsWithValue(t, "reservation: DeriveID of a nil message", func() { reservation.DeriveID(nil, "") })
 }
 
 // A payment's content is a struct, a pointer, a list or a text in which nothing is.

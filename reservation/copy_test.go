@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/failure"
@@ -99,6 +100,35 @@ func TestAnEmptyKeyStopsAndLosesNothing(t *testing.T) {
 	require.Empty(t, handled)
 }
 
+func TestAKeyFunctionThatPanicsIsAnErrorThatNamesTheMessage(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := handler.New()
+	handler.Register(mux, reservation.Copy(newReserver(t, store, nil), func(Deposit) string { panic("no key") }, counting[Deposit](new([]string))))
+
+	send(t, store, command, Deposit{"AAA", 10})
+
+	err := catchUp(t, store, mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}})
+
+	require.ErrorContains(t, err, "Deposit account:command-123@0")
+	require.ErrorContains(t, err, "panic: no key")
+}
+
+func TestWhatDoesNotCountOfAPointerDoesNotMakeAKeyReused(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	store := newStore()
+	r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
+	mux := handler.New()
+	handler.Register(mux, reservation.Copy(r, (*Remittance).Key, counting[*Remittance](new([]string))))
+
+	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 10, "09:00"})))
+	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 10, "09:01"})))
+	requireKeyReused(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 11, "09:02"})))
+
+	require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.KeyReused}, told.all)
+}
+
 func TestWhatDoesNotCountDoesNotMakeAKeyReused(t *testing.T) {
 	t.Parallel()
 	var told outcomes
@@ -168,6 +198,23 @@ func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
 	}
 }
 
+func TestTheMarkDoesNotPassToWhatFollows(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := handler.New()
+	handler.Register(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
+		_, err := store.Write(ctx, "account-123", messagestore.AnyVersion, messagestore.Follow(m.Message, Deposited{m.Body.Amount}))
+		return err
+	}))
+	send(t, store, command, Deposit{"AAA", 10})
+
+	require.NoError(t, catchUp(t, store, mux, nil))
+
+	event := all(t, store, "account-123")[0]
+	require.Equal(t, place(command, "accounts").With("AAA"), event.Metadata.CausationStream)
+	require.Empty(t, event.Metadata.Local)
+}
+
 func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
 	r := newReserver(t, newStore(), nil)
@@ -219,4 +266,22 @@ func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
 		require.Empty(t, all(t, other, place(command, "accounts").With("AAA")))
 		require.Empty(t, all(t, other, "accountTransaction-1"))
 	}
+}
+
+func TestTwoConsumersShareTheMuxOfACategoryOfItsOwn(t *testing.T) {
+	t.Parallel()
+	var handled []string
+	store := newStore()
+	r := newReserver(t, store, nil)
+	mux := handler.New()
+	handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
+	for range 3 {
+		send(t, store, command, Deposit{"AAA", 10})
+	}
+
+	for range 2 {
+		require.NoError(t, catchUp(t, store, mux, nil))
+	}
+
+	require.Equal(t, []string{"Deposit account:command+reservation+accounts-123+AAA@0"}, handled)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +67,27 @@ func TestTheOutcomeHasTheAnswerAndTheEvents(t *testing.T) {
 	require.Equal(t, all(t, store, "account-123")[1], effect.Events[0])
 }
 
+// What a function is told of its reservation is what everybody reads of it later.
+func TestTheWinnerIsAsItIsReadAlsoWhenItIsReserved(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	var told []reservation.Result
+	once := newReserver(t, store, &reservation.Config{OnOutcome: func(_ context.Context, _ *messagestore.Message, result reservation.Result) {
+		told = append(told, result)
+	}})
+	for range 2 {
+		send(t, store, command, Deposit{"AAA", 10})
+	}
+
+	require.NoError(t, catchUp(t, store, answering(once), nil))
+
+	require.Len(t, told, 2)
+	require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate}, []reservation.Outcome{told[0].Outcome, told[1].Outcome})
+	require.Equal(t, []messagestore.StreamName{"account-123"}, reservation.WrittenWith(told[0].Winner))
+	require.Equal(t, told[1].Winner, told[0].Winner)
+	require.Equal(t, told[1].Answer, told[0].Answer)
+}
+
 func TestADuplicateIsToldTheRecordedAnswer(t *testing.T) {
 	t.Parallel()
 	store := newStore()
@@ -84,6 +106,26 @@ func TestADuplicateIsToldTheRecordedAnswer(t *testing.T) {
 		require.Equal(t, outcome, told[i].Outcome)
 		require.JSONEq(t, `{"balance":10}`, string(told[i].Answer))
 	}
+}
+
+// A decision that is made again has another answer, and no second one.
+func TestTheAnswerIsThatOfTheLastDecision(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	calls := 0
+	mux := inlining(t, store, nil, func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		version, err := store.Version(ctx, "account-123")
+		if calls++; calls == 1 {
+			send(t, store, "account-123", Deposited{1}) // another was first
+		}
+		return []messagestore.StreamWrite{messagestore.To("account-123", version, Deposited{10}), reservation.Answer(receipt{calls})}, err
+	})
+
+	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
+
+	effect, err := newReserver(t, store, nil).Outcome(t.Context(), command, "AAA")
+	require.NoError(t, err)
+	require.JSONEq(t, `{"balance":2}`, string(effect.Answer))
 }
 
 func TestAnAnswerThatCannotBeRecordedIsRefused(t *testing.T) {
@@ -159,6 +201,32 @@ func TestAwaitWaitsUntilTheCommandIsDone(t *testing.T) {
 		require.False(t, effect.Done)
 		require.Equal(t, "BBB", effect.Key)
 	})
+}
+
+// Names of streams in which events are sought are refused before anything is read, or watched.
+func TestInvalidStreamsOfEventsAreRefused(t *testing.T) {
+	t.Parallel()
+	var reads atomic.Int64
+	once := newReserver(t, newFaulty(&faulty{Driver: memory.New(), reads: func() error {
+		reads.Add(1)
+		return nil
+	}}), nil)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // Await of a valid name ends
+	for name, told := range map[messagestore.StreamName]string{
+		"":           `invalid stream name ""`,
+		"nocategory": `invalid stream name "nocategory"`,
+		"a-\x00":     `invalid stream name "a-\x00"`,
+	} {
+		_, err := once.Outcome(t.Context(), command, "AAA", "account-123", name)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "outcome: "+told)
+
+		_, err = once.Await(ended, command, "AAA", "account-123", name)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "await: "+told)
+	}
+	require.Zero(t, reads.Load())
 }
 
 // An HTTP service answers 202 with a Location, and the result there.

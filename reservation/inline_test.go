@@ -115,6 +115,19 @@ func TestAStreamThatNeverRestsIsAVersionConflictAndNoDuplicate(t *testing.T) {
 	require.Empty(t, all(t, store, place(command, "accounts").With("AAA")))
 }
 
+func TestAForgottenExpectedVersionIsAskedAboutByInline(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	mux := inlining(t, store, nil, func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		return []messagestore.StreamWrite{{Stream: "account-123", Bodies: []messagestore.Body{Deposited{1}}}}, nil
+	})
+
+	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
+
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.ErrorContains(t, err, "account-123: version conflict: expected 0, found no stream (version 0 expects one message: is NoStream meant, or AnyVersion?)")
+}
+
 func TestAnErrorOfTheDecisionIsReturnedAndNothingIsReserved(t *testing.T) {
 	t.Parallel()
 	poor := errors.New("insufficient funds")
@@ -127,6 +140,45 @@ func TestAnErrorOfTheDecisionIsReturnedAndNothingIsReserved(t *testing.T) {
 
 	require.ErrorIs(t, err, poor)
 	require.Empty(t, all(t, store, place(command, "accounts").With("AAA")))
+}
+
+func TestAnErrorOfADecisionThatCameTooLateIsNoError(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	store := newStore()
+	first, again := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
+	mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		if m.ID == again.ID {
+			return depositing(store)(ctx, m)
+		}
+		// Another process does it while this one decides.
+		other := inlining(t, store, nil, depositing(store))
+		require.NoError(t, other.Handle(ctx, again))
+		return nil, errors.New("the account has enough by now")
+	})
+
+	require.NoError(t, mux.Handle(t.Context(), first))
+
+	require.Equal(t, []reservation.Outcome{reservation.Duplicate}, told.all)
+	require.Len(t, all(t, store, "account-123"), 1)
+}
+
+func TestADecisionThatCameTooLateWritesNothing(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	store := newStore()
+	first, again := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
+	mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		writes, err := depositing(store)(ctx, m)
+		writes[0].Expected = messagestore.AnyVersion // so that only the reservation is in the way
+		require.NoError(t, inlining(t, store, nil, depositing(store)).Handle(ctx, again))
+		return writes, err
+	})
+
+	require.NoError(t, mux.Handle(t.Context(), first))
+
+	require.Equal(t, []reservation.Outcome{reservation.Duplicate}, told.all)
+	require.Len(t, all(t, store, "account-123"), 1)
 }
 
 func TestToDecideOnNothingIsToBeDone(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -41,6 +42,19 @@ func TestAKeyIsInTheStreamsName(t *testing.T) {
 		if ok {
 			require.Equal(t, key, decoded)
 		}
+	}
+}
+
+func TestAKeyOfAnyLengthHasAStream(t *testing.T) {
+	t.Parallel()
+	r := newReserver(t, newStore(), nil)
+	seen := map[messagestore.StreamName]bool{}
+	for _, n := range []int{1, 100, 214, 215, 255, 256, 1 << 20} {
+		stream, err := r.Stream(command, strings.Repeat("k", n))
+		require.NoError(t, err)
+		require.NoError(t, stream.Validate())
+		require.False(t, seen[stream])
+		seen[stream] = true
 	}
 }
 
@@ -92,6 +106,16 @@ func TestWhatIsNoKeyDoesNotDecode(t *testing.T) {
 	}
 }
 
+func TestDifferentKeysHaveDifferentStreams(t *testing.T) {
+	t.Parallel()
+	r := newReserver(t, newStore(), nil)
+	alphabet := rapid.StringOf(rapid.SampledFrom([]rune("aA%2B+ \n0ü\u202eé5")))
+	key := rapid.OneOf(alphabet, rapid.String(), rapid.Custom(func(t *rapid.T) string {
+		return strings.Repeat(alphabet.Draw(t, "part"), rapid.IntRange(1, 200).Draw(t, "times"))
+	}))
+	rapid.Check(t, func(t *rapid.T) { differ(t, r, key.Draw(t, "a"), key.Draw(t, "b")) })
+}
+
 func FuzzDifferentKeysHaveDifferentStreams(f *testing.F) {
 	r := newReserver(f, newStore(), nil)
 	f.Add("a", "A")
@@ -137,4 +161,18 @@ func TestAKeyOfPartsRefusesAnEmptyOne(t *testing.T) {
 	}
 	_, err := reservation.JoinKey("ann", "")
 	require.EqualError(t, err, `invalid idempotence key "": part 2 of 2: it is empty`)
+}
+
+func TestKeysOfOtherPartsAreOtherKeys(t *testing.T) {
+	t.Parallel()
+	seen := map[string][]string{}
+	for _, parts := range [][]string{
+		{"ann", "17"}, {"ann/17"}, {"ann%2F17"}, {"ann", "1", "7"}, {"ann", "1/7"}, {"ann/1", "7"}, {"ann%2F1", "7"}, {"an", "n17"}, {"Ann", "17"},
+	} {
+		key, err := reservation.JoinKey(parts...)
+		require.NoError(t, err)
+		require.Empty(t, seen[key], parts)
+		seen[key] = parts
+	}
+	require.Contains(t, seen, "ann/17")
 }

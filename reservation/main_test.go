@@ -224,6 +224,15 @@ func (t Transfer) ReservationContent() any {
 	return t
 }
 
+// Remittance chooses its content with a pointer receiver.
+type Remittance Transfer
+
+func (*Remittance) MessageType() string { return "Remittance" }
+func (r *Remittance) Key() string       { return r.To }
+func (r *Remittance) ReservationContent() any {
+	return map[string]any{"to": r.To, "amount": r.Amount}
+}
+
 func raw(messageType, data string) messagestore.Raw {
 	return messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}
 }

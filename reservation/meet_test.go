@@ -79,6 +79,29 @@ func TestAWinnerIsLearntInTheRoundTripOfTheWrite(t *testing.T) {
 	require.Equal(t, 1, d.during(func() { requireKeyReused(t, starting.Handle(t.Context(), other)) }))
 }
 
+// Inline looks before it decides. The loser of the race after that learns its winner at once.
+func TestTheLoserOfARaceLearnsItsWinnerInTheRoundTripOfItsWrite(t *testing.T) {
+	t.Parallel()
+	var told outcomes
+	d := &counted{Driver: memory.New()}
+	store := must.New(messagestore.New(d, nil))
+	first, again := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
+	inDecide := 0
+	mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, func(ctx context.Context, m handler.Message[Deposit]) (writes []messagestore.StreamWrite, err error) {
+		inDecide = d.during(func() {
+			require.NoError(t, inlining(t, store, nil, noWrites).Handle(ctx, again))
+			writes, err = depositing(store)(ctx, m)
+		})
+		return writes, err
+	})
+
+	trips := d.during(func() { require.NoError(t, mux.Handle(t.Context(), first)) })
+
+	require.Equal(t, 2, trips-inDecide, "a look and a write")
+	require.Equal(t, []reservation.Outcome{reservation.Duplicate}, told.all)
+	require.Empty(t, all(t, store, "account-123"))
+}
+
 // The winner is the first message of the stream, and the write meets the last.
 func TestAWinnerThatIsNotTheLastMessageIsRead(t *testing.T) {
 	t.Parallel()
@@ -96,4 +119,32 @@ func TestAWinnerThatIsNotTheLastMessageIsRead(t *testing.T) {
 		require.Equal(t, first.Amount == 10, result.Outcome == reservation.Duplicate)
 		require.Equal(t, first.Amount == 11, result.Outcome == reservation.KeyReused)
 	}
+}
+
+func TestAWinnerHasTheTimeOfItsMessage(t *testing.T) {
+	t.Parallel()
+	t.Run("time", func(t *testing.T) {
+		t.Parallel()
+		driver := memory.New()
+		var told []reservation.Result
+		store := must.New(messagestore.New(driver, nil))
+		config := &reservation.Config{OnOutcome: func(_ context.Context, _ *messagestore.Message, result reservation.Result) {
+			told = append(told, result)
+		}}
+		r := newReserver(t, store, config)
+		source := send(t, store, command, Deposit{"AAA", 10})
+
+		for range 2 {
+			_, err := r.Reserve(t.Context(), source, "AAA")
+			require.NoError(t, err)
+		}
+		mux := inlining(t, store, config, depositing(store))
+		require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Deposit{"BBB", 10})))
+		require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
+
+		require.Len(t, told, 4)
+		for _, result := range told {
+			require.Equal(t, all(t, store, result.Stream)[0].Time, result.Winner.Time)
+		}
+	})
 }

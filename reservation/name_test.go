@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -102,6 +103,42 @@ func TestEveryConsumerWithANameHasItsEffect(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestANameIsInTheReservation(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	r := named(t, store, "receipts", nil)
+	source := send(t, store, command, Deposit{"a+b", 10})
+	stream, err := r.Stream(command, "a+b")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.StreamName("account:command+reservation+receipts-123+a%2Bb"), stream)
+	_, err = r.Lookup(t.Context(), command, "a+b")
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	_, err = r.Reserve(t.Context(), source, "a+b")
+	require.NoError(t, err)
+
+	result, err := r.Lookup(t.Context(), command, "a+b")
+
+	require.NoError(t, err)
+	require.Equal(t, stream, result.Stream)
+	require.Equal(t, "a+b", result.Key)
+	require.Equal(t, "receipts", result.Winner.Metadata.Local.Get("reservedFor"))
+	require.Equal(t, "a%2Bb", result.Winner.Metadata.Local.Get("reservedKey"))
+	require.True(t, result.Winner.Metadata.Follows(source))
+	_, err = newReserver(t, store, nil).Lookup(t.Context(), command, "a+b")
+	require.ErrorIs(t, err, messagestore.ErrNotFound, "the key is free for others")
+
+	stream, err = r.Stream("account-123+more", "AAA")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.StreamName("account:reservation+receipts-123+more+AAA"), stream)
+
+	stream, err = r.Stream(command, strings.Repeat("k", 214))
+	require.NoError(t, err)
+	require.Len(t, string(stream), text.MaxNameBytes)
+	stream, err = r.Stream(command, strings.Repeat("k", 215))
+	require.NoError(t, err)
+	require.Contains(t, string(stream), "receipts-123+%sha256:")
 }
 
 func TestANameThatIsNoPartOfAStreamsNameIsRefused(t *testing.T) {

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -67,6 +70,37 @@ func TestTheWinnersOwnCommandIsReservedOnceAndThenRedelivered(t *testing.T) {
 	}
 
 	require.Len(t, all(t, store, place(command, "accounts").With("AAA")), 1)
+}
+
+// A copy that was made by other means is known by its cause.
+func TestTheWinnersOwnCommandIsKnownByItsCauseToo(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	r := newReserver(t, store, nil)
+	source := send(t, store, command, Deposit{"AAA", 10})
+	send(t, store, place(command, "accounts").With("AAA"), messagestore.Follow(source, source.Body()))
+
+	result, err := r.Reserve(t.Context(), source, "AAA")
+
+	require.NoError(t, err)
+	require.Equal(t, reservation.Redelivered, result.Outcome)
+	require.Len(t, all(t, store, place(command, "accounts").With("AAA")), 1)
+}
+
+// A store that was copied elsewhere may number its messages anew.
+func TestTheWinnersOwnCommandIsKnownByItsIDToo(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	r := newReserver(t, store, nil)
+	source := send(t, store, command, Deposit{"AAA", 10})
+	_, err := r.Reserve(t.Context(), source, "AAA")
+	require.NoError(t, err)
+	source.Position, source.GlobalPosition = 7, 70
+
+	result, err := r.Reserve(t.Context(), source, "AAA")
+
+	require.NoError(t, err)
+	require.Equal(t, reservation.Redelivered, result.Outcome)
 }
 
 func TestADuplicateLearnsWhoWon(t *testing.T) {
@@ -148,6 +182,61 @@ func TestAKeyMeansSomethingWithinOneEntity(t *testing.T) {
 	}
 }
 
+// The copy's metadata says more than the command's does.
+func TestACommandAtTheLimitOfSizeIsNotCopied(t *testing.T) {
+	t.Parallel()
+	for free, fits := range map[int]bool{0: false, 2048: true} {
+		var told outcomes
+		store := newStore()
+		r := named(t, store, "receipts", &reservation.Config{OnOutcome: told.on})
+		const around = `{"text":""}`
+		source := send(t, store, command, raw("Note", `{"text":"`+strings.Repeat("x", messagestore.MaxMessageBytes-len(around)-free)+`"}`))
+
+		_, err := r.Reserve(t.Context(), source, strings.Repeat("k", 226))
+
+		if fits {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.Empty(t, told.all)
+	}
+}
+
+func TestAnyVersionOfAnIDWillDo(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	r := newReserver(t, store, nil)
+	source := send(t, store, command, messagestore.Envelope{ID: uuid.New(), Body: Deposit{"AAA", 10}})
+
+	for _, want := range []reservation.Outcome{reservation.Reserved, reservation.Redelivered} {
+		result, err := r.Reserve(t.Context(), source, "AAA")
+		require.NoError(t, err)
+		require.Equal(t, want, result.Outcome)
+	}
+}
+
+func TestAnyoneCanSeeWhoWon(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	r := newReserver(t, store, nil)
+	_, err := r.Lookup(t.Context(), command, "a+b")
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	require.EqualError(t, err, "look up reservation account:command+reservation+accounts-123+a%2Bb: no such message")
+	source := send(t, store, command, Deposit{"a+b", 10})
+	_, err = r.Reserve(t.Context(), source, "a+b")
+	require.NoError(t, err)
+
+	result, err := r.Lookup(t.Context(), command, "a+b")
+
+	require.NoError(t, err)
+	require.Equal(t, reservation.Reserved, result.Outcome)
+	require.Equal(t, "a+b", result.Key)
+	require.True(t, result.Winner.Metadata.Follows(source))
+	_, err = r.Lookup(t.Context(), command, "")
+	require.ErrorIs(t, err, reservation.ErrInvalidKey)
+}
+
 func TestNewTellsAllMistakes(t *testing.T) {
 	t.Parallel()
 	store := newStore()
@@ -172,6 +261,20 @@ func TestNewTellsAllMistakes(t *testing.T) {
 	}
 }
 
+func TestTheZeroReserverIsRefused(t *testing.T) {
+	t.Parallel()
+	r, store := &reservation.Reserver{}, newStore()
+	source := send(t, store, command, Deposit{"AAA", 10})
+	_, atReserve := r.Reserve(t.Context(), source, "AAA")
+	_, atLookup := r.Lookup(t.Context(), command, "AAA")
+	mux := handler.New()
+	handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
+	for _, err := range []error{atReserve, atLookup, mux.Validate()} {
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "invalid reserver: it is the zero Reserver, not one of New")
+	}
+}
+
 // Each category of commands has keys of its own.
 func TestCommandsOfTwoCategoriesAreNoDuplicates(t *testing.T) {
 	t.Parallel()
@@ -189,6 +292,22 @@ func TestCommandsOfTwoCategoriesAreNoDuplicates(t *testing.T) {
 	require.Equal(t, reservation.Duplicate, again.Outcome)
 	require.Equal(t, reservation.Reserved, other.Outcome)
 	require.Equal(t, messagestore.StreamName("order:command+reservation+accounts-123+AAA"), other.Stream)
+}
+
+func TestACommandWhoseDataAreNullIsReserved(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	source := send(t, store, command, Deposit{"AAA", 10})
+	source.Data = []byte(" null") // as another client may have written them
+
+	result, err := newReserver(t, store, nil).Reserve(t.Context(), source, "AAA")
+
+	require.NoError(t, err)
+	require.Equal(t, reservation.Reserved, result.Outcome)
+	for m, err := range store.ReadStream(t.Context(), result.Stream, 0) {
+		require.NoError(t, err)
+		require.JSONEq(t, `{}`, string(m.Data))
+	}
 }
 
 // R5: nothing but a version conflict is taken for a duplicate.
@@ -288,4 +407,13 @@ func TestAWinnerThatCannotBeSeenIsNoAnswer(t *testing.T) {
 	met := &messagestore.Conflict{Last: []*messagestore.Message{nil}}
 	_, err = newReserver(t, must.New(messagestore.New(blind{d, met}, nil)), nil).Reserve(t.Context(), source, "AAA")
 	require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
+}
+
+func TestAnOutcomeHasAName(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "reserved", reservation.Reserved.String())
+	require.Equal(t, "redelivered", reservation.Redelivered.String())
+	require.Equal(t, "duplicate", reservation.Duplicate.String())
+	require.Equal(t, "key reused", reservation.KeyReused.String())
+	require.Equal(t, "outcome 0", reservation.Outcome(0).String())
 }

@@ -167,3 +167,23 @@ func TestADeletedReservationIsLookedUp(t *testing.T) {
 		require.ErrorIs(t, err, messagestore.ErrNotFound)
 	}
 }
+
+// Of a stream that began without a digest the tombstone does not tell whether it was a reservation:
+// the next command is parked, so that no effect happens twice and none is lost.
+func TestADeletedStreamThatMayHaveBeenNoReservationIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	for _, erase := range []bool{false, true} {
+		pool := pgtest.Pool(t)
+		store, adm := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil))
+		source := storetest.Category(t).Stream("123")
+		send(t, store, place(source, "accounts").With("AAA"), Deposit{"AAA", 10})
+		deleting(erase)(t, store, adm, place(source, "accounts").With("AAA"))
+
+		_, err := newReserver(t, store, nil).Reserve(t.Context(), send(t, store, source, Deposit{"AAA", 11}), "AAA")
+
+		refused, ok := errors.AsType[*reservation.NoReservationError](err)
+		require.Truef(t, ok, "%v", err)
+		require.True(t, refused.First.IsTombstone())
+		require.Equal(t, fmt.Sprintf("no reservation: %s was deleted, and its tombstone does not tell of one", refused.Stream), refused.Error())
+	}
+}

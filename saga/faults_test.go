@@ -2,9 +2,11 @@ package saga_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -220,6 +222,26 @@ func TestASagaThatMeetsAnOutageAloneIsSuspended(t *testing.T) {
 	await.Equal(t, "the state of the saga", saga.StateCompleted, func() saga.State { return must.New(s.Status(t.Context(), "7")).State })
 }
 
+// A transaction that waits for its connection for longer than the step's time is no attempt: nothing was called.
+func TestAWaitForAConnectionIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	th := onSQLite(t)
+	seats := saga.NewTxStep[*sql.Tx, trip, int]("seats", th.txs, func(context.Context, *sql.Tx, trip) (int, error) { return 1, th.w.call(t.Context(), "take", "") }, nil,
+		&saga.StepConfig{Timeout: 50 * time.Millisecond, Retry: saga.Retry{MaxAttempts: 1}})
+	s := newSaga(t, th.txs.Store, func(r *saga.Run, in trip) (int, error) { return seats.Do(r, in) }, saga.Steps{seats}, nil)
+	begin(t, s, "7", trip{"LIS"})
+	started, err := th.txs.Last(t.Context(), s.Category().Stream("7"))
+	require.NoError(t, err)
+	th.transact(t, func(context.Context, *sql.Tx) error {
+		require.ErrorIs(t, s.Turn(t.Context(), started, 0), context.DeadlineExceeded)
+		return nil
+	})
+	require.Equal(t, []string{"Started"}, events(t, th.txs, "7"))
+	require.Empty(t, th.w.did())
+	defer running(t, s)()
+	require.Equal(t, saga.StateCompleted, waitInTime(t, s, "7").State)
+}
+
 // Functions that never return are left to themselves. They hold up their own saga alone, and only for a time.
 func TestAFunctionThatNeverReturnsHoldsItsSagaForATimeOnly(t *testing.T) {
 	t.Parallel()
@@ -282,6 +304,35 @@ func TestAFunctionThatNeverReturnsHoldsItsSagaForATimeOnly(t *testing.T) {
 	}
 }
 
+// A saga that is held up by a step that does not return is cancelled, and undone by its deadline.
+func TestASagaWhoseStepNeverReturnsIsCancelled(t *testing.T) {
+	t.Parallel()
+	for _, deadline := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			store, w := newStore(), newWorld()
+			end := make(chan struct{})
+			defer close(end)
+			w.on("book hotel", func(context.Context, int) error { <-end; return nil })
+			config := &saga.Config{}
+			if deadline {
+				config.Deadline = 5 * time.Second
+			}
+			s := travelWith(t, store, w, config, &saga.StepConfig{Timeout: time.Second, Retry: saga.Retry{MaxAttempts: 1000}})
+			defer running(t, s)()
+			begin(t, s, "7", trip{"LIS"})
+			time.Sleep(time.Second)
+			if !deadline {
+				_, err := s.Cancel(t.Context(), "7", "the customer called")
+				require.NoError(t, err)
+			}
+			began := time.Now()
+			require.Equal(t, saga.StateCompensated, waitFor(t, s, "7").State)
+			require.Less(t, time.Since(began), 20*time.Second)
+			require.Equal(t, "book flight, book hotel, cancel hotel?, cancel flight", w.did())
+		})
+	}
+}
+
 // A time comes once and not early by the clock of the store, whatever the clocks of processes say, and whether one runs.
 func TestTimesAreOfTheStoresClock(t *testing.T) {
 	t.Parallel()
@@ -331,6 +382,20 @@ func TestTimesAreOfTheStoresClock(t *testing.T) {
 			})
 		}
 	}
+}
+
+// No step begins behind the deadline, though nothing has happened to the saga since its turn began.
+func TestNoStepBeginsBehindTheDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		w.on("book hotel", func(context.Context, int) error { time.Sleep(5 * time.Second); return nil })
+		s := travel(t, store, w, &saga.Config{Deadline: 3 * time.Second})
+		defer running(t, s)()
+		begin(t, s, "7", trip{"LIS"})
+		require.Equal(t, "the deadline is over", waitFor(t, s, "7").Reason)
+		require.Equal(t, "book flight, book hotel, cancel hotel, cancel flight", w.did())
+	})
 }
 
 // The stream of a saga that has not ended keeps its messages, whatever is trimmed.
@@ -497,6 +562,54 @@ func TestAStepIsDoneForEachKey(t *testing.T) {
 	}
 }
 
+// A step without a command waits for a value from outside.
+func TestASagaWaitsForAValueFromOutside(t *testing.T) {
+	t.Parallel()
+	for _, in := range []time.Duration{time.Hour, 48 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore()
+			approved := saga.NewAsk[trip, bool]("approved", func(context.Context, trip) (messagestore.StreamWrite, error) {
+				return messagestore.StreamWrite{}, nil
+			}, nil, &saga.StepConfig{Timeout: 24 * time.Hour})
+			s := newSaga(t, store, approved.Do, saga.Steps{approved}, &saga.Config{PollInterval: time.Second})
+			defer running(t, s)()
+			begin(t, s, "7", trip{"LIS"})
+			began := time.Now()
+			time.Sleep(in)
+			write(t, store, s.Reply("7", "approved", true))
+			status := waitFor(t, s, "7")
+			if in > 24*time.Hour {
+				require.Equal(t, "approved: no reply came in time", status.Reason)
+				return
+			}
+			require.True(t, status.Out)
+			require.Less(t, time.Since(began), in+time.Second)
+		})
+	}
+}
+
+// A step may be there once for a key.
+func TestAKeyThatIsNoneSuspends(t *testing.T) {
+	t.Parallel()
+	for _, keys := range [][]string{{""}, {"a", "a"}, {"\x00"}, {strings.Repeat("x", 200)}} {
+		synctest.Test(t, func(t *testing.T) {
+			store, w := newStore(), newWorld()
+			hotel := w.step("hotel", nil)
+			s := newSaga(t, store, func(r *saga.Run, in trip) (out ticket, err error) {
+				for _, key := range keys {
+					if out, err = hotel.For(key).Do(r, in); err != nil {
+						return out, err
+					}
+				}
+				return out, nil
+			}, saga.Steps{hotel}, nil)
+			defer running(t, s)()
+			begin(t, s, "7", trip{"LIS"})
+			require.Equal(t, event.WhyInvalid, waitFor(t, s, "7").Suspended)
+		})
+	}
+}
+
 // Behind a pivot a person ends a saga that cannot go on.
 func TestAPersonEndsASagaBehindAPivot(t *testing.T) {
 	t.Parallel()
@@ -556,4 +669,72 @@ func TestATransactionOfAnotherStoreIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, `step "seats": its transactions are of another store`)
 	_, err = saga.New(th.txs.Store, "booking", seats.Do, saga.Steps{seats}, nil)
 	require.NoError(t, err)
+}
+
+// A counting store counts the pages that are read of a category.
+type counting struct {
+	*messagestore.Store
+	pages atomic.Int64
+}
+
+func (c *counting) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	c.pages.Add(1)
+	return c.Store.ReadCategoryPage(ctx, q)
+}
+
+// Callers that wait have one reader in their process, however many they are.
+func TestManyThatWaitCostOneReader(t *testing.T) {
+	t.Parallel()
+	pages := map[int]int64{}
+	for _, waiters := range []int{1, 500} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore()
+			s := withCar(t, store, newWorld(), &saga.StepConfig{Timeout: time.Hour})
+			counted := &counting{Store: store}
+			here := withCar(t, counted, newWorld(), nil)
+			stop := running(t, s)
+			ended := make(chan saga.State)
+			begin(t, s, "7", trip{"LIS"})
+			for range waiters {
+				go func() {
+					status, _ := here.Wait(context.Background(), "7")
+					ended <- status.State
+				}()
+			}
+			time.Sleep(10 * time.Minute)
+			write(t, store, s.Reply("7", "car", rented{"one"}))
+			for range waiters {
+				require.Equal(t, saga.StateCompleted, <-ended)
+			}
+			pages[waiters] = counted.pages.Load()
+			stop()
+		})
+	}
+	require.LessOrEqual(t, pages[500], pages[1]+2, pages)
+}
+
+// The process in which a saga ends tells its own callers at once.
+func TestAProcessTellsItsOwnWaitersAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		deaf := &deafStore{Store: store}
+		s := withCar(t, deaf, newWorld(), nil)
+		defer running(t, s)()
+		begin(t, s, "7", trip{"LIS"})
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		go func() {
+			time.Sleep(time.Minute)
+			_, _ = store.WriteStreams(context.Background(), s.Reply("7", "car", rented{"one"}))
+		}()
+		require.Equal(t, saga.StateCompleted, waitFor(t, s, "7").State)
+	})
+}
+
+// A deafStore reads no page of a category.
+type deafStore struct{ *messagestore.Store }
+
+func (deafStore) ReadCategoryPage(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	return messagestore.CategoryPage{}, errDown
 }

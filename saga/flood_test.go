@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
@@ -74,6 +75,27 @@ func TestAFloodOfSignalsTakesNothingFromASaga(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A saga of a store that took more signals than that, from a writer of another kind, does not write for ever either.
+func TestASagaWithMoreSignalsThanItTakesIsUndone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		s := travel(t, store, w, &saga.Config{Deadline: time.Hour})
+		begin(t, s, "7", trip{"LIS"})
+		for range 30 {
+			var many []messagestore.Body
+			for i := range 1000 {
+				many = append(many, event.Signalled{Name: "other", Value: json.RawMessage(fmt.Sprint(i))})
+			}
+			write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, many...))
+		}
+		w.fails("book hotel", 1, refusal("full"))
+		defer running(t, s)()
+		require.Equal(t, saga.StateCompensated, waitFor(t, s, "7").State)
+		require.Equal(t, "book flight, book hotel, cancel hotel?, cancel flight", w.did())
+	})
 }
 
 // What cannot be recorded, whatever it is, is told once. Signals and turns behind it change nothing.
@@ -180,6 +202,25 @@ func TestAnOperatorPassesOverASignalThatDoesNotFit(t *testing.T) {
 		found, err := o.Verify(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, found.Violations)
+	})
+}
+
+// A function that refuses the signal has the saga undone.
+func TestASignalThatDoesNotFitMayBeRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		s := newSaga(t, store, func(r *saga.Run, _ trip) (string, error) {
+			value, err := saga.Receive[string](r, "approved", time.Hour)
+			if _, unfit := err.(*saga.SignalError); unfit { //nolint:errorlint // as it comes
+				err = handler.Refuse(err)
+			}
+			return value, err
+		}, nil, nil)
+		defer running(t, s)()
+		begin(t, s, "7", trip{"LIS"})
+		write(t, store, s.Signal("7", "approved", 7))
+		require.Equal(t, saga.StateCompensated, waitFor(t, s, "7").State)
 	})
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -843,4 +845,33 @@ func TestAStreamThatHoldsNoSagaIsSkipped(t *testing.T) {
 		_, err := s.Status(t.Context(), "7")
 		require.Error(t, err)
 	})
+}
+
+func TestManySagasWaitWithoutGoroutines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		s := withCar(t, store, w, &saga.StepConfig{Timeout: time.Hour})
+		defer running(t, s)()
+		const sagas = 1000
+		for i := range sagas {
+			begin(t, s, fmt.Sprint(i), trip{"LIS"})
+		}
+		time.Sleep(time.Minute)
+		require.Len(t, commands(t, store, "LIS"), sagas)
+		require.Zero(t, w.calls["book hotel"])
+		require.Less(t, goroutines(), 200)
+		for i := range sagas {
+			write(t, store, s.Reply(fmt.Sprint(i), "car", rented{"a red one"}))
+		}
+		for i := range sagas {
+			require.Equal(t, saga.StateCompleted, waitFor(t, s, fmt.Sprint(i)).State)
+		}
+	})
+}
+
+// goroutines counts those of package saga, of all tests.
+func goroutines() int {
+	all := make([]byte, 16<<20)
+	return strings.Count(string(all[:runtime.Stack(all, true)]), "dibs/saga.(*life)")
 }

@@ -4,13 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
@@ -158,5 +163,167 @@ func TestAProcessForgetsASagaThatIsAnother(t *testing.T) {
 		status, err := s.Status(t.Context(), "7")
 		require.NoError(t, err)
 		require.Equal(t, "hotel to OPO", status.Out.Hotel.Reference)
+	})
+}
+
+// A caller that believes its saga to be open looks after a second, also if it hears of nothing.
+func TestACallerThatHearsOfNothingLooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		here, there := plainly(t, &deafStore{Store: store}, w), plainly(t, store, w)
+		begin(t, here, "7", trip{"LIS"})
+		stop := running(t, there)
+		require.Equal(t, saga.StateCompleted, waitFor(t, there, "7").State)
+		stop()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		status, err := here.Wait(ctx, "7")
+		require.NoError(t, err)
+		require.Equal(t, saga.StateCompleted, status.State)
+	})
+}
+
+func TestWhatAProcessKeepsOfItsSagasIsBounded(t *testing.T) {
+	t.Parallel()
+	s := plainly(t, newStore(), newWorld())
+	for i := range 100 {
+		begin(t, s, strings.Repeat("7", i+1), trip{strings.Repeat("x", 200<<10)})
+	}
+	require.LessOrEqual(t, saga.KeptBytes(s), saga.MaxKeptBytes)
+	require.Greater(t, saga.KeptBytes(s), saga.MaxKeptBytes/2)
+}
+
+// What a process begins has its turn at once. The runner's own messages, and those of others, are looked at with pauses.
+func TestASagaThatBeginsInTheProcessOfItsRunnerGoesOnAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		s := plainly(t, store, w)
+		defer running(t, s)()
+		for _, id := range []string{"1", "2", "3", "4", "5"} {
+			began := time.Now()
+			begin(t, s, id, trip{"LIS"})
+			waitFor(t, s, id)
+			require.Zero(t, time.Since(began), id)
+		}
+		time.Sleep(4 * time.Millisecond) // the end of the last is reported, and that was a look
+		began := time.Now()
+		write(t, store, s.Start("6", trip{"LIS"}))
+		waitFor(t, s, "6")
+		require.LessOrEqual(t, time.Since(began), 20*time.Millisecond)
+	})
+}
+
+// A hooked store has a saga's turn before or after a write, once, and before its writer is told.
+type hooked struct {
+	*tally
+	before func() error
+	after  func(m *messagestore.Message) error
+}
+
+func (s *hooked) WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error) {
+	before, after := s.before, s.after
+	s.before, s.after = nil, nil
+	if before != nil {
+		if err := before(); err != nil {
+			return nil, err
+		}
+	}
+	written, err := s.tally.WriteStreams(ctx, writes...)
+	if err == nil && after != nil {
+		var m *messagestore.Message
+		if m, err = s.Last(ctx, writes[0].Stream); err == nil {
+			err = after(m)
+		}
+	}
+	return written, err
+}
+
+// A take that goes with the write of a saga's first message may be told before Begin is.
+func TestAFirstTurnThatComesBeforeBeginIsToldReadsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := &hooked{tally: &tally{Store: newStore()}}, newWorld()
+		s := plainly(t, store, w)
+		store.after = func(m *messagestore.Message) error { return s.Turn(t.Context(), m, 0) }
+		begin(t, s, "7", trip{"LIS"})
+		require.Zero(t, store.reads.Load())
+		require.Equal(t, int64(4), store.writes.Load())
+		require.Equal(t, "book flight, book hotel, book car", w.did())
+		require.Equal(t, saga.StateCompleted, waitFor(t, s, "7").State)
+	})
+}
+
+// What another process has begun under the id may have had turns.
+func TestAFirstTurnOfWhatAnotherProcessHasBegunReadsIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := &hooked{tally: &tally{Store: newStore()}}, newWorld()
+		there, here := plainly(t, store.Store, w), plainly(t, store, w)
+		begin(t, there, "7", trip{"LIS"})
+		write(t, store.Store, messagestore.To(here.Category().Stream("7"), 0,
+			event.Began{Step: "flight", Attempt: 1, Input: json.RawMessage(`{"to": "LIS"}`)},
+			event.Done{Step: "flight", Output: json.RawMessage(`{"reference": "one"}`)}))
+		m := firstOf(t, store, "7")
+		store.before = func() error { return here.Turn(t.Context(), m, 0) }
+		begin(t, here, "7", trip{"LIS"})
+		require.Equal(t, "book hotel, book car", w.did())
+	})
+}
+
+// A slow store takes its time for each take, and counts them, and the reads of the category.
+type slow struct {
+	*messagestore.Store
+	driver       *slowDriver
+	pages, takes atomic.Int64
+}
+
+type slowDriver struct {
+	queuing.Driver
+	of *slow
+}
+
+func newSlow() *slow {
+	d := memory.New()
+	s := &slow{Store: must.New(messagestore.New(d, nil))}
+	s.driver = &slowDriver{d, s}
+	return s
+}
+
+func (s *slow) Driver() (messagestore.Driver, error) { return s.driver, nil }
+
+func (s *slow) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	s.pages.Add(1)
+	return s.Store.ReadCategoryPage(ctx, q)
+}
+
+func (d *slowDriver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	d.of.takes.Add(1)
+	time.Sleep(5 * time.Millisecond)
+	return d.Driver.QueueTake(ctx, t)
+}
+
+// What a process does itself it need not look for: where all is slow, it looks for the rest as much later.
+func TestAProcessThatIsSlowLooksSeldomForWhatOthersDo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newSlow(), newWorld()
+		for _, name := range []string{"book flight", "book hotel", "book car"} {
+			w.on(name, func(context.Context, int) error {
+				time.Sleep(10 * time.Millisecond)
+				return nil
+			})
+		}
+		s := plainly(t, store, w)
+		defer running(t, s)()
+		begin(t, s, "1", trip{"LIS"})
+		waitFor(t, s, "1")
+		time.Sleep(time.Second)
+		takes, pages := store.takes.Load(), store.pages.Load()
+		begin(t, s, "2", trip{"LIS"})
+		waitFor(t, s, "2")
+		require.Equal(t, takes+1, store.takes.Load())
+		require.Equal(t, pages, store.pages.Load())
 	})
 }

@@ -26,6 +26,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if url := os.Getenv(killersVariable); url != "" {
+		fmt.Fprintln(os.Stderr, killersChild(url))
+		os.Exit(1)
+	}
 	if url := os.Getenv(databaseVariable); url != "" {
 		if err := travelAgency(url); err != nil {
 			fmt.Fprintln(os.Stderr, err)

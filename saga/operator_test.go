@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -74,6 +75,24 @@ func TestAnOperatorSuspendsAndResumes(t *testing.T) {
 		require.Equal(t, saga.StateCompensated, waitFor(t, s, "7").State)
 		_, err = o.Resume(t.Context(), "7", "again")
 		refusedBy(t, err, "it has ended")
+	})
+}
+
+// A saga that is suspended before a runner has seen it has its deadline all the same.
+func TestASagaThatWasSuspendedFirstKeepsItsDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		o := operator(t, store)
+		d := travelWith(t, store, w, &saga.Config{Deadline: time.Hour}, &saga.StepConfig{Retry: saga.Retry{MaxAttempts: 1000}})
+		w.fails("book flight", 10_000, errDown)
+		begin(t, d, "7", trip{"LIS"})
+		_, err := o.Suspend(t.Context(), "7", "wait")
+		require.NoError(t, err)
+		_, err = o.Resume(t.Context(), "7", "go")
+		require.NoError(t, err)
+		defer running(t, d)()
+		require.Equal(t, "the deadline is over", waitFor(t, d, "7").Reason)
 	})
 }
 
@@ -194,6 +213,34 @@ func TestAnOperatorListsAllButWhatIsNoSaga(t *testing.T) {
 	})
 }
 
+// What has not ended is listed from the queue, in every state, and no category is read.
+func TestAnOperatorListsTheOpenSagas(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		w.fails("book hotel", 1, puzzle("what hotel?"))
+		s, c := travel(t, store, w, nil), withCar(t, store, w, nil)
+		stop := running(t, s)
+		for _, id := range []string{"suspended", "ended"} {
+			begin(t, s, id, trip{"LIS"})
+			waitFor(t, s, id)
+		}
+		stop()
+		stop = running(t, c)
+		begin(t, c, "asks", trip{"LIS"})
+		time.Sleep(time.Second)
+		stop()
+		begin(t, s, "new", trip{"LIS"})
+		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, event.Resumed{}))
+
+		open, err := listed(t, operator(t, &deafStore{Store: store}))
+		require.ErrorContains(t, err, "booking:saga-x")
+		every, _ := listed(t, operator(t, store), all...)
+		require.Len(t, open, 3)
+		require.Equal(t, open, slices.DeleteFunc(every, func(s saga.Status[json.RawMessage]) bool { return s.State == saga.StateCompleted }))
+	})
+}
+
 func TestAnOperatorRefusesBadInput(t *testing.T) {
 	t.Parallel()
 	store := newStore()
@@ -291,6 +338,30 @@ func TestADeadSagaIsNamedAndGoesOn(t *testing.T) {
 	}
 }
 
+// Of a million that have ended a caller that wants the first has read some, and a caller that wants all has them once.
+func TestAListOfEndsReadsAFewFirst(t *testing.T) {
+	t.Parallel()
+	store := &readCounting{Store: newStore()}
+	for n := range 1500 {
+		_, err := store.WriteStreams(t.Context(), messagestore.To(messagestore.Category("booking:saga").Stream(fmt.Sprint(n)), messagestore.NoStream,
+			event.Started{Input: []byte("1")}, event.Completed{Output: []byte("1")}))
+		require.NoError(t, err)
+	}
+	o := operator(t, store)
+
+	for one, err := range o.List(t.Context(), saga.StateCompleted) {
+		require.NoError(t, err)
+		require.Equal(t, "0", one.ID)
+		break
+	}
+
+	require.LessOrEqual(t, store.ends, 100)
+	all, err := listed(t, o, saga.StateCompleted)
+	require.NoError(t, err)
+	require.Len(t, all, 1500)
+	require.Equal(t, "1499", all[1499].ID)
+}
+
 // A caller that waits is told of a dead saga, whether it is dead already or dies meanwhile. No message says so.
 func TestAWaitEndsWhenItsSagaIsDead(t *testing.T) {
 	t.Parallel()
@@ -309,4 +380,46 @@ func TestAWaitEndsWhenItsSagaIsDead(t *testing.T) {
 		}
 		require.EqualValues(t, 1, s.Stats().Dead)
 	})
+}
+
+// Those that are suspended are listed without a look at any other, and what has ended without those that have not.
+func TestAListReadsTheSagasOfItsStatesAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		memory, w := newStore(), newWorld()
+		w.fails("book hotel", 1, puzzle("what hotel?"))
+		s := travel(t, memory, w, nil)
+		stop := running(t, s)
+		for _, id := range []string{"suspended", "ended", "also ended"} {
+			begin(t, s, id, trip{"LIS"})
+			waitFor(t, s, id)
+		}
+		stop()
+		for state, want := range map[saga.State]int{saga.StateSuspended: 1, saga.StateCompleted: 2, saga.StateCompensated: 0} {
+			store := &readCounting{Store: memory}
+			got, err := listed(t, operator(t, store), state)
+			require.NoError(t, err)
+			require.Len(t, got, want)
+			require.Equal(t, want, store.reads)
+		}
+	})
+}
+
+// A readCounting store counts the streams that are read.
+type readCounting struct {
+	saga.Store
+
+	reads int
+	ends  int // messages of a category
+}
+
+func (s *readCounting) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	page, err := s.Store.ReadCategoryPage(ctx, q)
+	s.ends += len(page.Messages)
+	return page, err
+}
+
+func (s *readCounting) ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error] {
+	s.reads++
+	return s.Store.ReadStream(ctx, stream, from)
 }

@@ -105,6 +105,20 @@ func TestASignalThatDoesNotComeIsAFailure(t *testing.T) {
 	})
 }
 
+func TestASignalThatDoesNotFitSuspends(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		s := approvals(t, store, newWorld())
+		begin(t, s, "7", trip{"LIS"})
+		write(t, store, s.Signal("7", "approved", 7))
+		defer running(t, s)()
+		status := waitFor(t, s, "7")
+		require.Equal(t, event.WhyInvalid, status.Suspended)
+		require.Contains(t, status.Reason, "the value of the signal approved does not fit")
+	})
+}
+
 func TestASignalToNobodyIsRefused(t *testing.T) {
 	t.Parallel()
 	store := newStore()
@@ -119,6 +133,55 @@ func TestASignalToNobodyIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
 	require.Equal(t, []string{"Started"}, events(t, store, "7"))
+}
+
+// A changed function that leaves out a signal that was received is found out.
+func TestAFunctionWithoutARecordedSignalDiverges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		hotel := w.step("hotel", nil)
+		withSignal := true
+		s := newSaga(t, store, func(r *saga.Run, in trip) (ticket, error) {
+			if withSignal {
+				if _, err := saga.Receive[bool](r, "approved", time.Hour); err != nil {
+					return ticket{}, err
+				}
+			}
+			return hotel.Do(r, in)
+		}, saga.Steps{hotel}, nil)
+		begin(t, s, "7", trip{"LIS"})
+		write(t, store, s.Signal("7", "approved", true))
+		w.on("book hotel", func(context.Context, int) error { withSignal = false; return errDown })
+		defer running(t, s)()
+		status := waitFor(t, s, "7")
+		require.Equal(t, event.WhyDiverged, status.Suspended)
+		require.Equal(t, "approved", status.Step)
+	})
+}
+
+// Pauses and sleeps of a millisecond are no longer because they are short.
+func TestPausesBelowASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		w.fails("book hotel", 3, errDown)
+		hotel := w.step("hotel", &saga.StepConfig{Retry: saga.Retry{MinBackoff: time.Millisecond, MaxBackoff: 4 * time.Millisecond}})
+		s := newSaga(t, store, func(r *saga.Run, in trip) (ticket, error) {
+			if err := r.Sleep("short", time.Millisecond); err != nil {
+				return ticket{}, err
+			}
+			return hotel.Do(r, in)
+		}, saga.Steps{hotel}, nil)
+		defer running(t, s)()
+		synctest.Wait()
+		began := time.Now()
+		begin(t, s, "7", trip{"LIS"})
+		require.Equal(t, saga.StateCompleted, waitFor(t, s, "7").State)
+		took := time.Since(began)
+		require.Greater(t, took, time.Millisecond+time.Millisecond/2)
+		require.Less(t, took, 50*time.Millisecond)
+	})
 }
 
 // The status names the step at which the saga is, with its attempt, its error and the time of the next.
@@ -183,4 +246,35 @@ func TestASignalThatComesWithTheEndOfItsTimeCounts(t *testing.T) {
 		require.Equal(t, "yes", waitFor(t, s, "7").Out)
 		require.Equal(t, "Started, Waiting approved, Signalled approved, Received approved, Completed", strings.Join(events(t, store, "7"), ", "))
 	})
+}
+
+// Any writer of the store may have written the record of a signal.
+func TestARecordOfASignalThatNeverCameSuspendsItsSaga(t *testing.T) {
+	t.Parallel()
+	for name, record := range map[string]string{
+		"ahead":     `{"name":"approved","index":7}`,
+		"the next":  `{"name":"approved","index":0}`,
+		"negative":  `{"name":"approved","index":-1}`,
+		"the least": `{"name":"approved","index":-9223372036854775808}`,
+		"null":      `{"name":"approved","index":null}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				s := newSaga(t, store, func(r *saga.Run, _ trip) (string, error) { return saga.Receive[string](r, "approved", time.Hour) }, nil, nil)
+				begin(t, s, "7", trip{"LIS"})
+				write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, messagestore.Raw{Type: event.TypeReceived, Data: []byte(record)}))
+				defer running(t, s)()
+
+				status := waitFor(t, s, "7")
+
+				require.Equal(t, event.WhyInvalid, status.Suspended)
+				require.NotContains(t, status.Reason, "panic")
+				_, err := s.Cancel(t.Context(), "7", "")
+				require.NoError(t, err)
+				require.Equal(t, saga.StateCompensated, waitFor(t, s, "7").State)
+			})
+		})
+	}
 }

@@ -103,3 +103,50 @@ func TestAnOutputOfAnotherTypeIsFoundOutWhereItDoesNotDecode(t *testing.T) {
 		}
 	}
 }
+
+// A step that began as one kind is not undone as another, whose undo would be called with what that never recorded.
+func TestAStepIsNotUndoneAsAnotherKind(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		was, is release
+		want    string
+	}{
+		"a step that is an ask": {
+			called(ticket{"7"}),
+			asked[ticket](),
+			"undo flight: it began as a Step, and is an Ask now",
+		},
+		"an ask that is a step": {
+			asked[ticket](),
+			called(ticket{"7"}),
+			"undo flight: it began as an Ask, and is a Step now",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				was := c.was(t, store)
+				begin(t, was, "7", trip{"LIS"})
+				stop := running(t, was)
+				time.Sleep(time.Minute)
+				stop()
+				_, err := was.Cancel(t.Context(), "7", "not wanted")
+				require.NoError(t, err)
+
+				is := c.is(t, store)
+				stop = running(t, is)
+				status := waitFor(t, is, "7")
+				stop()
+				require.Equal(t, event.WhyDiverged, status.Suspended, status.Reason)
+				require.Contains(t, status.Reason, c.want)
+				require.NotContains(t, events(t, store, "7"), "Undone flight")
+
+				defer running(t, was)()
+				_, err = was.Resume(t.Context(), "7", "put back")
+				require.NoError(t, err)
+				require.Equal(t, saga.StateCompensated, waitFor(t, was, "7").State)
+			})
+		})
+	}
+}

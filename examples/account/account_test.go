@@ -104,6 +104,18 @@ func TestOpenBeginsTheAccountsStreamOnceAndCloseIsIdempotentByState(t *testing.T
 	require.Equal(t, 1, f.parked(), "another owner's command is for a person to look at")
 }
 
+func TestDepositIsKeptOnceForItsMessageID(t *testing.T) {
+	f := setup(t)
+	deposit := messagestore.Envelope{ID: uuid.Must(uuid.NewV7()), Body: account.Deposit{AccountID: "1", DepositID: "a", Amount: 500}}
+	f.send("1", account.Open{AccountID: "1"}, deposit, deposit, deposit)
+
+	f.handle()
+
+	types, a := f.events("1")
+	require.Equal(t, []string{"Opened", "Deposited"}, types)
+	require.Equal(t, account.Money(500), a.Balance)
+}
+
 func TestDepositIsHandledOnceHoweverOftenItIsSent(t *testing.T) {
 	f := setup(t)
 	deposit := account.Deposit{AccountID: "1", DepositID: "a", Amount: 500}
@@ -135,6 +147,21 @@ func TestMessagesDeliveredAgainChangeNothing(t *testing.T) {
 	typesAgain, accountAgain := f.events("1")
 	require.Equal(t, types, typesAgain)
 	require.Equal(t, a, accountAgain)
+}
+
+func TestWithdrawIsHandledOnceHoweverOftenItIsSent(t *testing.T) {
+	f := setup(t)
+	withdraw := account.Withdraw{AccountID: "1", WithdrawalID: "w", Amount: 200}
+	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500},
+		withdraw, withdraw, withdraw)
+
+	f.handle()
+	f.send("1", withdraw)
+	f.handle()
+
+	types, a := f.events("1")
+	require.Equal(t, []string{"Opened", "Deposited", "Withdrawn"}, types)
+	require.Equal(t, account.Money(300), a.Balance)
 }
 
 func TestWithdrawalIsRejected(t *testing.T) {
@@ -181,12 +208,60 @@ func TestKeyUsedForSomethingElseIsParked(t *testing.T) {
 	require.Equal(t, 1, f.parked())
 }
 
+func TestDepositOfNothingIsParked(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: -500},
+		account.Deposit{AccountID: "1", DepositID: "b", Amount: 500})
+
+	f.handle()
+
+	types, a := f.events("1")
+	require.Equal(t, []string{"Opened", "Deposited"}, types)
+	require.Equal(t, account.Money(500), a.Balance)
+	require.Equal(t, 1, f.parked())
+}
+
+func TestDepositBeforeTheAccountIsOpenIsParked(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Deposit{AccountID: "1", DepositID: "a", Amount: 500}, account.Open{AccountID: "1"})
+
+	f.handle()
+
+	types, _ := f.events("1")
+	require.Equal(t, []string{"Opened"}, types)
+	require.Equal(t, 1, f.parked())
+}
+
 // A sender that is ahead of this component is waited for, not passed over.
 func TestUnknownCommandStopsTheConsumer(t *testing.T) {
 	f := setup(t)
 	f.send("1", messagestore.Raw{Type: "Freeze", Data: []byte("{}")})
 
 	require.ErrorIs(t, f.handleWith(&account.Config{Consumer: once}), handler.ErrUnknownType)
+}
+
+func TestEventsFollowTheirCommand(t *testing.T) {
+	for _, test := range []struct {
+		command messagestore.Body
+		cause   messagestore.StreamName
+	}{
+		{account.Open{AccountID: "1"}, account.Commands.Stream("1")},
+		{account.Withdraw{AccountID: "1", WithdrawalID: "w"}, account.Copies.Stream("1").With("w")},
+	} {
+		f := setup(t)
+		command := messagestore.Envelope{Body: test.command}
+		command.Metadata.CorrelationStream = "branch-7"
+		f.send("1", command)
+
+		f.handle()
+
+		event, err := f.Last(t.Context(), account.Category.Stream("1"))
+		require.NoError(t, err)
+		cause, err := f.Last(t.Context(), test.cause)
+		require.NoError(t, err)
+		require.True(t, event.Metadata.Follows(cause))
+		require.True(t, event.Metadata.Correlated("branch"))
+	}
 }
 
 // asBefore is a handler that is not told that another consumer calls it, as if the one before had
@@ -220,4 +295,17 @@ func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
 	types, a := f.events("1")
 	require.Len(t, types, 52)
 	require.Equal(t, account.Money(0), a.Balance)
+}
+
+func TestStopsInTheMiddleAndGoesOn(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500})
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	require.NoError(t, account.Serve(ctx, f.Store, nil))
+
+	f.handle()
+
+	_, a := f.events("1")
+	require.Equal(t, account.Money(500), a.Balance)
 }

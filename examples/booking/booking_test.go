@@ -129,6 +129,16 @@ func (w *world) requireNothingBooked(t *testing.T) {
 	require.Zero(t, rented, "cars")
 }
 
+func TestATripIsBooked(t *testing.T) {
+	inBubble(t, booking.Config{}, func(t *testing.T, w *world) {
+		defer run(t, w.Service)()
+		status := w.book(t, "7", booking.Trip{City: "Lisbon", Car: "small"})
+
+		require.Equal(t, saga.StateCompleted, status.State)
+		require.Equal(t, booking.Itinerary{Flight: "F001", Room: 1, Car: "DIB-7"}, status.Out)
+	})
+}
+
 // A customer clicks twice, and has one trip.
 func TestATripThatIsBookedTwiceIsOne(t *testing.T) {
 	inBubble(t, booking.Config{}, func(t *testing.T, w *world) {
@@ -198,6 +208,38 @@ func TestATicketOfUnknownFateIsCancelled(t *testing.T) {
 		require.Equal(t, saga.StateCompensated, status.State)
 		issued, _ := w.air.Tickets()
 		require.Equal(t, 1, issued)
+		w.requireNothingBooked(t)
+	})
+}
+
+// The airline is away for a day. After its hour the trip is undone as soon as the airline is back.
+func TestATripIsUndoneAfterItsDeadline(t *testing.T) {
+	inBubble(t, booking.Config{Deadline: 3 * time.Second}, func(t *testing.T, w *world) {
+		w.air.Away(4)
+		defer run(t, w.Service)()
+		begun := time.Now()
+		status := w.book(t, "7", booking.Trip{City: "Lisbon", Car: "small"})
+		require.Less(t, time.Since(begun), time.Hour)
+		time.Sleep(time.Second)
+
+		require.Equal(t, saga.StateCompensated, status.State)
+		w.requireNothingBooked(t)
+	})
+}
+
+func TestATripThatIsCancelledIsUndone(t *testing.T) {
+	inBubble(t, booking.Config{}, func(t *testing.T, w *world) {
+		w.air.Away(1)
+		defer run(t, w.Service)()
+		_, err := w.Trips.Begin(t.Context(), "7", booking.Trip{City: "Lisbon", Car: "small"})
+		require.NoError(t, err)
+		_, err = w.Trips.Cancel(t.Context(), "7", "the customer is ill")
+		require.NoError(t, err)
+		status := w.wait(t, "7")
+		time.Sleep(time.Second)
+
+		require.Equal(t, saga.StateCompensated, status.State)
+		require.Equal(t, "cancelled: the customer is ill", status.Reason)
 		w.requireNothingBooked(t)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -17,6 +18,35 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
+
+// order has the bank pay, and returns the answer's status.
+func order(t *testing.T, bank http.Handler, token int64) int {
+	t.Helper()
+	body, err := json.Marshal(payments.Order{Payment: "1", Amount: 10, Token: token})
+	require.NoError(t, err)
+	w := httptest.NewRecorder()
+	bank.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders", bytes.NewReader(body)))
+	return w.Code
+}
+
+func TestTheBankRefusesATokenThatFell(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	bank := payments.NewBank(&log, 0)
+
+	require.Equal(t, 200, order(t, bank, 10))
+	require.Equal(t, 200, order(t, bank, 10), "it dedupes nothing")
+	require.Equal(t, 200, order(t, bank, 11))
+	require.Equal(t, 409, order(t, bank, 10))
+
+	var numbers []int64
+	for lines := json.NewDecoder(&log); lines.More(); {
+		var c payments.Call
+		require.NoError(t, lines.Decode(&c))
+		numbers = append(numbers, c.Number)
+	}
+	require.Equal(t, []int64{1, 2, 3, 0}, numbers)
+}
 
 func newAPI(t *testing.T, bank http.Handler) http.Handler {
 	t.Helper()
@@ -78,4 +108,12 @@ func TestAPaymentThatTheBankDoesNotMakeIsTriedAgain(t *testing.T) {
 	require.Equal(t, 502, pay(t, api, payment).Code)
 	closed = false
 	require.Equal(t, 201, pay(t, api, payment).Code)
+}
+
+func TestABodyThatIsNoPaymentIsRefusedForGood(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t, http.NotFoundHandler())
+
+	require.Equal(t, 400, pay(t, api, `{"id":""}`).Code)
+	require.Equal(t, "true", pay(t, api, `{"id":""}`).Header().Get("Idempotent-Replayed"))
 }

@@ -17,11 +17,16 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/examples/ticketing"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // A mailbox is a mail service that shows a mail once.
@@ -167,6 +172,44 @@ func TestASeatIsSoldOnceAndARequestIsCarriedOutOnce(t *testing.T) {
 	require.Equal(t, []string{"seat 12A is taken"}, th.mail.texts("bob@example.com"))
 }
 
+// Another body under a key is another's mistake: the answer of the first stands.
+func TestAKeyThatIsUsedAgainForSomethingElseKeepsItsAnswer(t *testing.T) {
+	t.Parallel()
+	th := open(t)
+	th.start(t)
+
+	require.JSONEq(t, `{"seat":"1","held":true}`, th.hold(t, "1", "k1", "ann@example.com"))
+	require.JSONEq(t, `{"seat":"1","held":true}`, th.hold(t, "1", "k1", "eve@example.com"))
+	require.JSONEq(t, `{"seat":"2","held":true}`, th.hold(t, "2", "k9", "eve@example.com"))
+}
+
+// A seat's name is the client's: one that looks like the place of another's key takes no key.
+func TestASeatFromOutsideTakesNoKeyOfAnother(t *testing.T) {
+	t.Parallel()
+	th := open(t)
+	th.start(t)
+
+	require.JSONEq(t, `{"seat":"12D+seats+k99","held":true}`, th.hold(t, "12D+seats+k99", "e1", "eve@example.com"))
+	require.JSONEq(t, `{"seat":"12D","held":true}`, th.hold(t, "12D", "k99", "ann@example.com"))
+}
+
+func TestARequestThatCannotBeIsRefused(t *testing.T) {
+	t.Parallel()
+	th := open(t)
+	th.start(t)
+	for name, call := range map[string]struct{ path, key, body string }{
+		"no key":       {"/seats/1/holds", "", `{"email":"ann@example.com"}`},
+		"no email":     {"/seats/1/holds", "k1", `{}`},
+		"no JSON":      {"/seats/1/holds", "k1", `email`},
+		"a long seat":  {"/seats/" + strings.Repeat("s", 300) + "/holds", "k1", `{"email":"ann@example.com"}`},
+		"a large body": {"/seats/1/holds", "k1", `{"email":"` + strings.Repeat("a", 1<<17) + `"}`},
+	} {
+		status, _, text := th.call(t, http.MethodPost, call.path, call.key, call.body)
+		require.Equal(t, http.StatusBadRequest, status, name)
+		require.NotEmpty(t, text, name)
+	}
+}
+
 // A second replica comes, the first goes, and every request has its answer.
 func TestReplicasHandOver(t *testing.T) {
 	t.Parallel()
@@ -180,6 +223,46 @@ func TestReplicasHandOver(t *testing.T) {
 	require.JSONEq(t, `{"seat":"2","held":true}`, th.hold(t, "2", "k2", "ann@example.com"))
 	require.JSONEq(t, `{"seat":"1","held":true}`, th.answer(t, "/seats/1/holds/k1"))
 	await.Equal(t, "the mails of both replicas", 2, func() int { return len(th.mail.texts("ann@example.com")) })
+}
+
+// A command that no retry helps stops its consumer. The service goes on beside it, and the command
+// is parked by the line that the log has.
+func TestACommandThatCannotBeReadTakesNoOtherPartAlong(t *testing.T) {
+	t.Parallel()
+	th := open(t)
+	book := make(lines, 100)
+	th.config.Logger = logger.Zerolog(zerolog.New(book).Level(zerolog.ErrorLevel))
+	th.start(t)
+	require.JSONEq(t, `{"seat":"1","held":true}`, th.hold(t, "1", "k1", "ann@example.com"))
+	store, err := dibs.Open(t.Context(), th.config.Database, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+
+	_, err = store.Write(t.Context(), "seat:command-1", messagestore.AnyVersion, messagestore.Raw{Type: "HoldSeat", Data: []byte(`{"key":1}`)})
+	require.NoError(t, err)
+	bad, err := store.Last(t.Context(), "seat:command-1")
+	require.NoError(t, err)
+	stopped := await.Receive(t, "the consumer stops", book)
+	require.Contains(t, stopped, fmt.Sprintf(`"park":"dibs consumers park seat:command seats --position %d --reason TEXT"`, bad.GlobalPosition))
+	status, location, text := th.call(t, http.MethodPost, "/seats/2/holds", "k2", `{"email":"bob@example.com"}`)
+	require.Equal(t, http.StatusAccepted, status, text)
+	require.JSONEq(t, `{"seat":"1","held":true}`, th.answer(t, "/seats/1/holds/k1"))
+	_, err = operate.Consumer(store, "seat:command", "seats").Park(t.Context(), bad, "no command")
+	require.NoError(t, err)
+
+	require.JSONEq(t, `{"seat":"2","held":true}`, th.answer(t, location))
+	await.Equal(t, "a mail to bob", 1, func() int { return len(th.mail.texts("bob@example.com")) })
+}
+
+// lines are those of a log.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	select {
+	case l <- string(line):
+	default:
+	}
+	return len(line), nil
 }
 
 // The service is at most 255 lines of Go, without blank lines and comments.

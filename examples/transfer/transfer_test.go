@@ -284,6 +284,18 @@ func TestAnOrderIsCarriedOutOnce(t *testing.T) {
 	})
 }
 
+// A key that comes with another amount is refused, and changes nothing.
+func TestAKeyIsForOneOrder(t *testing.T) {
+	inBubble(t, transfer.Config{}, func(t *testing.T, w *world) {
+		w.order(t, "7", 30)
+		status, _ := w.post("/transfers", "7", transfer.Transfer{From: "1", To: "elsewhere", Amount: 31})
+		w.endInBubble(t, "7")
+
+		require.Equal(t, http.StatusUnprocessableEntity, status)
+		require.Equal(t, int64(70), w.balance(t))
+	})
+}
+
 // The bank refuses: the money is back, and the events have both.
 func TestARefusalGivesTheMoneyBack(t *testing.T) {
 	inBubble(t, transfer.Config{}, func(t *testing.T, w *world) {
@@ -297,6 +309,19 @@ func TestARefusalGivesTheMoneyBack(t *testing.T) {
 		require.Equal(t, `1 Opened {"balance":100}
 1 Debited {"transfer":"7","amount":30,"balance":70}
 1 Returned {"transfer":"7","amount":30,"balance":100}`, w.events.String())
+	})
+}
+
+// An order without money never comes to the bank, and nothing is said of it.
+func TestAnAccountWithoutMoneyIsNotDebited(t *testing.T) {
+	inBubble(t, transfer.Config{}, func(t *testing.T, w *world) {
+		w.order(t, "7", 101)
+		progress := w.endInBubble(t, "7")
+
+		require.Equal(t, transfer.Progress{State: "compensated", Reason: "debited: the account has not so much money"}, progress)
+		require.Equal(t, int64(100), w.balance(t))
+		require.Empty(t, w.bank.commands)
+		require.Equal(t, `1 Opened {"balance":100}`, w.events.String())
 	})
 }
 
@@ -323,6 +348,37 @@ func TestABankWithABadDayPaysOnce(t *testing.T) {
 	}
 }
 
+// The bank has paid and does not tell: after its time the order is cancelled, and the payment taken back.
+func TestABankThatDoesNotTellIsCancelled(t *testing.T) {
+	inBubble(t, transfer.Config{Answer: 20 * time.Second}, func(t *testing.T, w *world) {
+		w.bank.silent = true
+		w.order(t, "7", 30)
+		progress := w.endInBubble(t, "7")
+
+		require.Equal(t, transfer.Progress{State: "compensated", Reason: "paid: no reply came in time"}, progress)
+		require.Equal(t, "cancelled", w.bank.state("7"))
+		require.Equal(t, int64(100), w.balance(t))
+		require.Equal(t, []string{"pay", "cancel"}, w.bank.commands)
+	})
+}
+
+// The bank has forgotten the order, and remembers that it was cancelled. A webhook that comes too late changes nothing.
+func TestAnAnswerAfterTheEndChangesNothing(t *testing.T) {
+	inBubble(t, transfer.Config{Answer: time.Second}, func(t *testing.T, w *world) {
+		w.bank.asleep = true
+		w.order(t, "7", 30)
+		progress := w.endInBubble(t, "7")
+		status, _ := w.post("/webhooks/bank", "", transfer.Notice{ID: "late", Order: "7", Outcome: "paid", Number: 9})
+		time.Sleep(10 * time.Second)
+
+		require.Equal(t, "compensated", progress.State)
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, "compensated", w.endInBubble(t, "7").State)
+		require.Equal(t, "cancelled", w.bank.state("7"))
+		require.Equal(t, int64(100), w.balance(t))
+	})
+}
+
 // The bank is away for longer than the deadline: the transfer is undone at once, and the bank
 // cancels when it is back.
 func TestATransferIsUndoneAfterItsDeadline(t *testing.T) {
@@ -338,6 +394,35 @@ func TestATransferIsUndoneAfterItsDeadline(t *testing.T) {
 		require.Empty(t, w.bank.state("7"))
 		time.Sleep(20 * time.Second)
 		require.Equal(t, "cancelled", w.bank.state("7"))
+		require.Equal(t, int64(100), w.balance(t))
+	})
+}
+
+func TestRequestsThatAreNoneAreRefused(t *testing.T) {
+	inBubble(t, transfer.Config{Verify: func(_ map[string][]string, body []byte) error {
+		if strings.Contains(string(body), "forged") {
+			return errors.New("not signed")
+		}
+		return nil
+	}}, func(t *testing.T, w *world) {
+		good := transfer.Transfer{From: "1", To: "elsewhere", Amount: 30}
+		for _, test := range []struct {
+			path, key string
+			body      any
+			status    int
+		}{
+			{"/transfers", "", good, http.StatusBadRequest},
+			{"/transfers", strings.Repeat("x", 5000), good, http.StatusBadRequest},
+			{"/transfers", "7", transfer.Transfer{From: "1", To: "elsewhere"}, http.StatusBadRequest},
+			{"/transfers", "7", "text", http.StatusBadRequest},
+			{"/transfers", "7", transfer.Transfer{From: strings.Repeat("x", 100_000), To: "elsewhere", Amount: 1}, http.StatusBadRequest},
+			{"/webhooks/bank", "", transfer.Notice{ID: "1", Order: "none", Outcome: "paid"}, http.StatusNotFound},
+			{"/webhooks/bank", "", transfer.Notice{Order: "none", Outcome: "paid"}, http.StatusBadRequest},
+			{"/webhooks/bank", "", transfer.Notice{ID: "forged", Order: "7", Outcome: "paid"}, http.StatusUnauthorized},
+		} {
+			status, body := w.post(test.path, test.key, test.body)
+			require.Equal(t, test.status, status, "%s %.100v: %s", test.path, test.body, body)
+		}
 		require.Equal(t, int64(100), w.balance(t))
 	})
 }

@@ -34,6 +34,23 @@ func TestAMessageIsWhatAHandlerWouldGet(t *testing.T) {
 	require.WithinDuration(t, time.Now(), m.Time, time.Minute)
 }
 
+func TestAMessageIsRecordedWhereTheConfigSays(t *testing.T) {
+	t.Parallel()
+	id := uuid.Must(uuid.NewV7())
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
+
+	m := handlertest.Stored(t, deposit{Amount: 10}, &handlertest.Config{
+		Stream: "account:command-123", Position: 7, GlobalPosition: 70, ID: id, Time: at,
+		Metadata: messagestore.Metadata{CorrelationStream: "transfer-1"},
+	})
+
+	require.Equal(t, "Deposit account:command-123@7", m.String())
+	require.Equal(t, messagestore.GlobalPosition(70), m.GlobalPosition)
+	require.Equal(t, id, m.ID)
+	require.Equal(t, at, m.Time)
+	require.Equal(t, messagestore.StreamName("transfer-1"), m.Metadata.CorrelationStream)
+}
+
 // failing is a testing.TB that remembers that it was failed.
 type failing struct {
 	testing.TB

@@ -154,6 +154,13 @@ func TestHandlersOfAScenarioServeAConsumerToo(t *testing.T) {
 	require.NoError(t, must.New(consumer.New(store, commands, "accounts", mux, nil)).CatchUp(t.Context()))
 }
 
+// A listless driver lists no categories.
+type listless struct{ messagestore.Driver }
+
+func (listless) Categories(context.Context, string) ([]messagestore.Category, error) {
+	return nil, messagestore.ErrNotSupported
+}
+
 // told is a testing.TB that remembers how it was failed.
 type told struct {
 	testing.TB
@@ -197,6 +204,10 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 			func(t testing.TB) { given(t).Then(book.Stream("123")) },
 			[]string{"then: account-123 has not the expected events\nwant: none\ngot:\n\tWithdrawn {\"amount\":300}"},
 		},
+		"an event too many": {
+			func(t testing.TB) { given(t).Then(book.Stream("123"), withdrawn{300}, withdrawn{300}) },
+			[]string{"then: account-123 has not the expected events\nwant:\n\tWithdrawn {\"amount\":300}\n\tWithdrawn {\"amount\":300}\ngot:\n\tWithdrawn {\"amount\":300}"},
+		},
 		"something": {
 			func(t testing.TB) { given(t).ThenNothing() },
 			[]string{"then: expected no events\ngot:\n\tWithdrawn {\"amount\":300} in account-123"},
@@ -215,17 +226,40 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 			func(t testing.TB) { given(t).When(commands.Stream("123"), withdraw{"w2", 800}) },
 			[]string{"the handler returned an error that no ThenError asks for: handle Withdraw account:command-123@1: insufficient funds"},
 		},
+		"an error where events were expected": {
+			func(t testing.TB) {
+				given(t).When(commands.Stream("123"), withdraw{"w2", 800}).Then(book.Stream("123"))
+			},
+			[]string{"the handler returned an error that no ThenError asks for: handle Withdraw account:command-123@1: insufficient funds"},
+		},
 		"a mistake of the mux": {
 			func(t testing.TB) {
 				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return handler.New(), nil })
 			},
 			[]string{"handlers: invalid registration: no function is registered"},
 		},
+		"a missing store": {
+			func(t testing.TB) { handlertest.Over(t, nil, handler.New()) },
+			[]string{"handlertest: the store is nil"},
+		},
 		"an error of the function": {
 			func(t testing.TB) {
 				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return nil, errors.New("no rates") })
 			},
 			[]string{"handlertest: the function that makes the handlers: no rates"},
+		},
+		"missing handlers": {
+			func(t testing.TB) {
+				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return nil, nil })
+			},
+			[]string{"handlertest: the handlers are nil"},
+		},
+		"a store that lists no categories": {
+			func(t testing.TB) {
+				store := must.New(messagestore.New(listless{memory.New()}, nil))
+				handlertest.Over(t, store, must.New(handlers(store))).When(commands.Stream("123"), withdraw{"w1", 300})
+			},
+			[]string{"when: read categories: not supported by this driver"},
 		},
 		"an event that cannot be": {
 			func(t testing.TB) { given(t).Given("account", deposited{1}) },
@@ -242,19 +276,48 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 			},
 			[]string{`handlers: invalid store of reserver "accounts": it is another store than that of the delivered messages: Withdraw account:command-123@0 is not there`},
 		},
+		"handlers over another store than that of New": {
+			func(t testing.TB) {
+				other := must.New(messagestore.New(memory.New(), nil))
+				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return copying(other) }).When(commands.Stream("123"), withdraw{"w1", 300}).ThenNothing()
+			},
+			[]string{`handlers: invalid store of reserver "accounts": it is another store than that of the delivered messages: Withdraw account:command-123@0 is not there`},
+		},
 		"events of a category": {
 			func(t testing.TB) {
 				given(t).When(commands.Stream("124"), withdraw{"w2", 300}).ThenError(errPoor).Then("account")
 			},
 			[]string{`then: invalid stream name "account": it is a category: a stream has a dash and an identifier`},
 		},
+		"events of no stream": {
+			func(t testing.TB) {
+				given(t).When(commands.Stream("124"), withdraw{"w2", 300}).ThenError(errPoor).Then("")
+			},
+			[]string{`then: invalid stream name "": it is empty`},
+		},
 		"events without a command": {
 			func(t testing.TB) { handlertest.New(t, handlers).Then(book.Stream("123")) },
 			[]string{"then: there is no command yet: call When first"},
 		},
+		"nothing without a command": {
+			func(t testing.TB) { handlertest.New(t, handlers).ThenNothing() },
+			[]string{"then: there is no command yet: call When first"},
+		},
+		"an error without a command": {
+			func(t testing.TB) { handlertest.New(t, handlers).ThenError(nil) },
+			[]string{"then: there is no command yet: call When first"},
+		},
+		"no function": {
+			func(t testing.TB) { handlertest.New(t, nil) },
+			[]string{"handlertest: the function that makes the handlers is nil"},
+		},
 		"a message at a position below 0": {
 			func(t testing.TB) { handlertest.Message(t, deposited{1}, &handlertest.Config{Position: -1}) },
 			[]string{"handlertest: the position of a message is not -1: the first is 0"},
+		},
+		"a message at a global position below 0": {
+			func(t testing.TB) { handlertest.Message(t, deposited{1}, &handlertest.Config{GlobalPosition: -1}) },
+			[]string{"handlertest: the global position of a message is not -1: the first is 1"},
 		},
 		"a handler that feeds on itself": {
 			func(t testing.TB) {

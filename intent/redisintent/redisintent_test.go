@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -132,6 +133,133 @@ func lease(t *testing.T, m *intent.Manager, r intent.Request) *intent.Lease {
 	a := reserve(t, m, r)
 	require.Equal(t, intent.Reserved, a.Outcome)
 	return a.Lease
+}
+
+func TestFourAnswers(t *testing.T) {
+	t.Parallel()
+	_, store := newServer(t).open(t)
+	m := manager(t, store)
+	began, err := store.Now(t.Context())
+	require.NoError(t, err)
+
+	first := lease(t, m, request("A"))
+	held := reserve(t, m, request("B"))
+	reused := reserve(t, m, intent.Request{Key: "k", Content: order{200}})
+	require.NoError(t, first.Extend(t.Context()))
+	require.NoError(t, first.Confirm(t.Context(), receipt{"R1"}))
+	done := reserve(t, m, request("B"))
+
+	require.GreaterOrEqual(t, first.Token(), began.UnixMicro(), "it is of Redis's clock")
+	require.Equal(t, intent.Held, held.Outcome)
+	require.Equal(t, "A", held.Intent.Session)
+	require.Equal(t, first.Token(), held.Intent.Since.UnixMicro())
+	require.Equal(t, held.Intent.Since.Add(time.Hour), held.Intent.Until)
+	require.Positive(t, held.Intent.Left)
+	require.Equal(t, intent.KeyReused, reused.Outcome)
+	require.Equal(t, intent.Done, done.Outcome)
+	result, err := intent.Result[receipt](done)
+	require.NoError(t, err)
+	require.Equal(t, receipt{"R1"}, result)
+	require.ErrorIs(t, first.Confirm(t.Context(), receipt{"R2"}), intent.ErrLeaseLost)
+	require.NoError(t, first.Confirm(t.Context(), receipt{"R1"}), "the same again")
+}
+
+func TestOfManyOneIsGrantedTheLease(t *testing.T) {
+	t.Parallel()
+	_, store := newServer(t).open(t)
+	m := manager(t, store)
+	var granted, held atomic.Int64
+
+	var all sync.WaitGroup
+	for range 32 {
+		all.Go(func() {
+			a, err := m.Reserve(t.Context(), request(""))
+			switch {
+			case err != nil:
+				t.Error(err)
+			case a.Outcome == intent.Reserved:
+				granted.Add(1)
+			case a.Outcome == intent.Held:
+				held.Add(1)
+			}
+		})
+	}
+	all.Wait()
+
+	require.Equal(t, int64(1), granted.Load())
+	require.Equal(t, int64(31), held.Load())
+}
+
+func TestWaiterTakesALeaseThatIsOverAndTheLateHolderIsRefused(t *testing.T) {
+	t.Parallel()
+	_, store := newServer(t).open(t)
+	m := manager(t, store)
+	late := lease(t, m, intent.Request{Key: "k", Session: "A", Content: order{100}, TTL: 100 * time.Millisecond})
+
+	next := lease(t, m, intent.Request{Key: "k", Session: "B", Content: order{100}, Wait: time.Minute})
+
+	require.Greater(t, next.Token(), late.Token())
+	require.GreaterOrEqual(t, next.Cause().Time.Sub(late.Cause().Time), 100*time.Millisecond)
+	require.Equal(t, 2, next.Attempt())
+	for step, err := range map[string]error{
+		"extend":  late.Extend(t.Context()),
+		"confirm": late.Confirm(t.Context(), receipt{"late"}),
+		"release": late.Release(t.Context(), "late"),
+	} {
+		lost, ok := errors.AsType[*intent.LeaseLostError](err)
+		require.True(t, ok, step)
+		require.Equal(t, next.Token(), lost.By.Token, step)
+	}
+	require.NoError(t, next.Confirm(t.Context(), receipt{"in time"}))
+}
+
+func TestReleasedIntentIsTheWaiters(t *testing.T) {
+	t.Parallel()
+	_, store := newServer(t).open(t)
+	m := manager(t, store)
+	first := lease(t, m, request("A"))
+	granted := make(chan intent.Answer, 1)
+	go func() {
+		a, err := m.Reserve(t.Context(), intent.Request{Key: "k", Session: "B", Content: order{100}, Wait: time.Minute})
+		if err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+		granted <- a
+	}()
+	await.Equal(t, "sessions in the line", 1, func() int {
+		i, err := m.Lookup(t.Context(), "", "k")
+		require.NoError(t, err)
+		return len(i.Line)
+	})
+
+	require.NoError(t, first.Release(t.Context(), "no money"))
+
+	a := await.Receive(t, "the waiter is answered", granted)
+	require.Equal(t, intent.Reserved, a.Outcome)
+	require.Equal(t, 2, a.Lease.Attempt())
+	require.Greater(t, a.Lease.Token(), first.Token())
+}
+
+func TestLeaseIsResumedElsewhereWithItsMetadata(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	_, here := s.open(t)
+	_, there := s.open(t)
+	r := request("A")
+	r.Scope = "29401"
+	r.Metadata.Properties = messagestore.Properties{"tenant": "north"}
+	granted := lease(t, manager(t, here), r)
+
+	resumed, err := manager(t, there).Resume(t.Context(), "29401", "k", "A", granted.Token())
+	require.NoError(t, err)
+	require.NoError(t, resumed.Confirm(t.Context(), nil))
+
+	last, err := here.Last(t.Context(), granted.Stream())
+	require.NoError(t, err)
+	require.Equal(t, intentlog.TypeConfirmed, last.Type)
+	require.Equal(t, "north", last.Metadata.Properties.Get("tenant"))
+	_, err = manager(t, there).Resume(t.Context(), "29401", "other", "A", granted.Token())
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
 }
 
 // A forgetful hook has commands carried out and loses their answers.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -147,4 +148,55 @@ func TestADemoWhoseLimitEndsSaysSo(t *testing.T) {
 			require.Contains(t, stderr.String(), "not done after 500ms")
 		})
 	}
+}
+
+func TestOrdersThatCannotBeRead(t *testing.T) {
+	const header = "order_id,account_id,bank_to,account_to,amount,purpose\n"
+	for _, test := range []struct{ name, file, want string }{
+		{"Empty", "", "read the header: EOF"},
+		{"HeaderOnly", header, "there is no order in it"},
+		{"MissingColumn", "order_id,account_id,bank_to,account_to\n", "there is no column amount"},
+		{"ShortRow", header + "1,2,AB\n", "line 2: 3 fields, not 6"},
+		{"NoAmount", header + "1,2,AB,3,,\n", `line 2: amount: "" is not an amount above 0`},
+		{"Negative", header + "1,2,AB,3,-4,\n", `line 2: amount: "-4" is not an amount above 0`},
+		{"ThreeDecimals", header + "1,2,AB,3,4.123,\n", `line 2: amount: "4.123" has more than two decimals`},
+		{"NotANumber", header + "1,2,AB,3,1e3,\n", `line 2: amount: "1e3" is not an amount above 0`},
+		{"NoAccount", header + "1,,AB,3,4,\n", `line 2: account_id: invalid stream name "account-": the identifier is empty`},
+		{"NoID", header + ",2,AB,3,4,\n", "line 2: order_id is empty"},
+		{"Twice", header + "1,2,AB,3,4,\n1,2,AB,3,4,\n", `line 3: order_id "1" is on line 2 too`},
+		{"OpenQuote", header + "1,2,\"AB,3,4,\n", `parse error`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := parseOrders(strings.NewReader(test.file))
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+func TestWrongCallsEndWithTwo(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"nonsense"}, {"demo", "--nonsense"}, {"demo", "argument"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"},
+	} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 2, Account(t.Context(), args, &stdout, &stderr), args)
+		require.NotEmpty(t, stderr.String())
+	}
+}
+
+// Rejections follow from the amounts alone, in any order.
+func TestBooksDoNotDependOnTheOrder(t *testing.T) {
+	books := keepBooks([]Order{
+		{ID: "1", Account: "single", Amount: 1001},
+		{ID: "2", Account: "large", Amount: 10_000},
+		{ID: "3", Account: "large", Amount: 1000},
+		{ID: "4", Account: "even", Amount: 500},
+		{ID: "5", Account: "even", Amount: 500},
+	})
+
+	require.Equal(t, []book{
+		{Account: "even", Funding: 13_000, Paid: 6, Balance: 10_000},
+		{Account: "large", Funding: 6500, Paid: 3, Rejected: 3, Balance: 3500},
+		{Account: "single", Funding: 2502, Paid: 2, Rejected: 1, Balance: 500},
+	}, books)
 }

@@ -2,12 +2,18 @@ package demo
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
@@ -149,5 +155,54 @@ func TestAStoryTellsEveryKindOfMessage(t *testing.T) {
 		"confirmed by server-1/…cdef with its response", "waiting by server-1/…cdef", "the bank makes transfer 1", "token 9 is too late", "1 requests got that response",
 	} {
 		require.Contains(t, b.Told(), want)
+	}
+}
+
+func TestEveryPaymentIsInThePlanOfEveryClient(t *testing.T) {
+	orders, err := ReadOrders("")
+	require.NoError(t, err)
+	p := newPaymentPlan(orders, 7)
+
+	require.Len(t, p.all, 13_002)
+	require.Equal(t, 131, p.planted)
+	require.Equal(t, p, newPaymentPlan(orders, 7), "it follows from the seed")
+	sent := 0
+	for _, tasks := range p.of {
+		for _, task := range tasks {
+			require.True(t, task.copies >= 1 && task.copies <= maxCopies)
+			sent += task.copies
+		}
+	}
+	require.Equal(t, p.sent, sent)
+}
+
+// A server that never answers as soon as the clients hang up is answered in the end, or a demo on a slow machine
+// would not come to its end.
+func TestAPaymentIsMadeOnASlowMachine(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done(): // the client has hung up
+		case <-time.After(400 * time.Millisecond):
+			w.WriteHeader(http.StatusCreated)
+		}
+	}))
+	defer server.Close()
+	d := &paymentsDemo{addresses: []string{server.URL, server.URL, server.URL}}
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+
+	err := d.do(ctx, server.Client(), rand.New(rand.NewPCG(1, 1)), paymentTask{payments.Payment{ID: "p", Account: "1"}, 1, true})
+
+	require.NoError(t, err)
+	require.Positive(t, d.cut.Load())
+}
+
+func TestWrongCallsOfThePaymentsDemoEndWithTwo(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"nonsense"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"}} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 2, Payments(t.Context(), args, &stdout, &stderr), args)
+		require.NotEmpty(t, stderr.String())
 	}
 }

@@ -2,6 +2,9 @@ package demo
 
 import (
 	"bytes"
+	"os"
+	"os/exec"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,4 +26,36 @@ func TestReplicasComeAndGoUnderLoad(t *testing.T) {
 	require.Contains(t, out.String(), "stopped with SIGSTOP")
 	require.Contains(t, out.String(), "seats sold twice")
 	require.Regexp(t, `replicas replaced +[1-9]`, out.String())
+}
+
+// A socket that blocks would keep a replica that ends, until the next client comes.
+func TestAReplicaThatStartsLeavesTheSocketOfTheOthersAsItIs(t *testing.T) {
+	file, _, err := (&Run{}).Listen()
+	require.NoError(t, err)
+	defer file.Close()
+	started := exec.Command(os.Args[0], "-test.run=^$")
+	started.ExtraFiles = []*os.File{file}
+	require.NoError(t, started.Run())
+	conn, err := file.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, conn.Control(func(fd uintptr) {
+		flags, _, failed := syscall.Syscall(syscall.SYS_FCNTL, fd, syscall.F_GETFL, 0)
+		require.Zero(t, failed)
+		require.NotZero(t, flags&syscall.O_NONBLOCK)
+	}))
+}
+
+func TestTheReplicasDemoRefusesWrongCalls(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"demo"},
+		{"demo", "--store", "sqlite:a.db"},
+		{"demo", "--store", "postgres://localhost/db", "--rate", "0"},
+		{"demo", "--store", "postgres://localhost/db", "--lease", "1ms"},
+		{"demo", "--store", "postgres://localhost/db", "--for", "1s"},
+	} {
+		var out, failed bytes.Buffer
+		require.Equal(t, 2, Ticketing(t.Context(), args, &out, &failed), args)
+		require.NotEmpty(t, failed.String(), args)
+	}
 }

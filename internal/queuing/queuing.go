@@ -156,7 +156,7 @@ const (
 	// MaxWait bounds [Take].Wait.
 	MaxWait = 15 * time.Minute
 
-	// MaxLease and MinLease bound [Take].Lease.
+	// MinLease and MaxLease bound [Take].Lease.
 	MaxLease = 24 * time.Hour
 	MinLease = 10 * time.Millisecond
 

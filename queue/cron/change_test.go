@@ -84,6 +84,86 @@ func TestOfDifferentSchedulesThatAreSetAtOnceOneStands(t *testing.T) {
 	})
 }
 
+func TestRemovalsBesideSetsAndRemovalsDoNotFail(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store *messagestore.Store) {
+		category := storetest.Category(t)
+		c := must.New(cron.New(store, category, nil))
+		for round := range 5 {
+			name := fmt.Sprint(round)
+			set := func(of string) error {
+				return c.Set(t.Context(), cron.Schedule{Name: name, Spec: "@daily", Body: Report{of}})
+			}
+			require.NoError(t, set("first"))
+
+			errs := atOnce(8, func(i int) error {
+				if i < 4 {
+					return set(fmt.Sprint(i))
+				}
+				if err := c.Remove(t.Context(), name); !errors.Is(err, messagestore.ErrNotFound) { // it began after another had ended
+					return err
+				}
+				return nil
+			})
+
+			require.NoError(t, errors.Join(errs...))
+		}
+	})
+}
+
+// A racingDriver does something else before the first write.
+type racingDriver struct {
+	*memory.Driver
+	once   sync.Once
+	before func()
+}
+
+func (d *racingDriver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	d.once.Do(d.before)
+	return d.Driver.Append(ctx, a)
+}
+
+func TestARemovalThatAnotherOvertakesIsDone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		other func(c *cron.Cron) error
+		left  int
+	}{
+		"by a removal": {func(c *cron.Cron) error { return c.Remove(t.Context(), "daily") }, 0},
+		"by a set": {func(c *cron.Cron) error {
+			return c.Set(t.Context(), cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{"another"}})
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver := memory.New()
+			other := must.New(cron.New(must.New(messagestore.New(driver, nil)), "reports", nil))
+			require.NoError(t, other.Set(t.Context(), cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{}}))
+			racing := &racingDriver{Driver: driver, before: func() { require.NoError(t, c.other(other)) }}
+
+			require.NoError(t, must.New(cron.New(must.New(messagestore.New(racing, nil)), "reports", nil)).Remove(t.Context(), "daily"))
+
+			all, err := other.List(t.Context())
+			require.NoError(t, err)
+			require.Len(t, all, c.left)
+			require.ErrorIs(t, other.Remove(t.Context(), "daily"), messagestore.ErrNotFound)
+		})
+	}
+}
+
+func TestAddMeetsAnotherThatWasAddedMeanwhile(t *testing.T) {
+	t.Parallel()
+	driver := memory.New()
+	other := must.New(cron.New(must.New(messagestore.New(driver, nil)), "reports", nil))
+	racing := &racingDriver{Driver: driver, before: func() {
+		require.NoError(t, other.Add(t.Context(), cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{"first"}}))
+	}}
+
+	err := must.New(cron.New(must.New(messagestore.New(racing, nil)), "reports", nil)).Add(t.Context(), cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{"second"}})
+
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+}
+
 // tickLines returns the day and hour of each tick, and its body.
 func tickLines(t *testing.T, store *messagestore.Store, stream messagestore.StreamName) (lines []string) {
 	t.Helper()

@@ -1,17 +1,21 @@
 package cron_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -350,6 +354,42 @@ func TestMissedTicksComeAsTheScheduleSays(t *testing.T) {
 	})
 }
 
+func TestASleepOfThreeYearsIsNoFlood(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	clock := &clock{now: time.Date(2023, 1, 1, 0, 0, 0, 0, time.UTC)}
+	c := must.New(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+	require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "all", Spec: "@every 1s", Body: Report{}, CatchUp: cron.All}))
+	require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "last", Spec: "* * * * *", Body: Report{}}))
+	run(t, c)
+	count := func(stream messagestore.StreamName) func() int {
+		return func() int { return len(ticksOf(t, store, stream)) }
+	}
+	clock.put(time.Date(2023, 1, 1, 0, 1, 0, 0, time.UTC))
+	await.Equal(t, "a minute of ticks", 60, count("reports-all"))
+	clock.put(time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC))
+	await.Equal(t, "the last thousand", 1060, count("reports-all"))
+	await.Equal(t, "one for three years", 2, count("reports-last"))
+}
+
+// 2100 is no leap year, and eight years are more than the parser looks ahead.
+func TestAScheduleGoesOnOverYearsWithoutATick(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	clock := &clock{now: time.Date(2096, 2, 28, 0, 0, 0, 0, time.UTC)}
+	c := must.New(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+	for name, spec := range map[string]string{"fixed": "0 6 29 2 *", "hourly": "0 * 29 2 *"} {
+		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: name, Spec: spec, Zone: "Europe/Prague", Body: Report{}}))
+	}
+	run(t, c)
+	for n, year := range []int{2096, 2104, 2108} {
+		clock.put(time.Date(year, 2, 29, 12, 0, 0, 0, time.UTC))
+		for _, stream := range []messagestore.StreamName{"reports-fixed", "reports-hourly"} {
+			await.Equal(t, "a tick in "+strconv.Itoa(year), n+1, func() int { return len(ticksOf(t, store, stream)) })
+		}
+	}
+}
+
 func TestAScheduleIsChangedAndRemovedByAnyProcess(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store *messagestore.Store) {
@@ -493,6 +533,62 @@ func TestASecondScheduleOfANameIsNotAdded(t *testing.T) {
 	require.NoError(t, c.Add(t.Context(), cron.Schedule{Name: "daily", Spec: "@hourly", Body: Report{}}), "the name is free")
 }
 
+// Of a schedule whose missed ticks do not come, the next one is waited for.
+func TestAMissedTickThatDoesNotComeIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		begin := time.Now()
+		rounds := 0
+		passed := 90 * time.Minute
+		set := must.New(cron.New(store, "reports", &cron.Config{Now: func(context.Context) (time.Time, error) { return begin, nil }}))
+		require.NoError(t, set.Set(t.Context(), cron.Schedule{Name: "hourly", Spec: "@every 1h", Body: Report{}, CatchUp: cron.None}))
+		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent(), Now: func(context.Context) (time.Time, error) {
+			rounds++
+			return begin.Add(passed), nil
+		}}))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+
+		require.NoError(t, c.Run(ctx))
+
+		require.Less(t, rounds, 20)
+	})
+}
+
+// An interval may be longer than a day, than a process runs, and than the time for which a tick is not forgotten.
+func TestIntervalsOfDaysTick(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		begin := time.Now().UTC().Round(0)
+		newCron := func() *cron.Cron {
+			return must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
+		}
+		want := map[string][]time.Time{}
+		for _, every := range []time.Duration{25 * time.Hour, 48 * time.Hour, 366 * 24 * time.Hour} {
+			name := every.String()
+			require.NoError(t, newCron().Set(t.Context(), cron.Schedule{Name: name, Spec: "@every " + name, Body: Report{}, CatchUp: cron.All}))
+			for at := begin.Add(every); at.Before(begin.AddDate(1, 0, 10)); at = at.Add(every) {
+				want[name] = append(want[name], at)
+			}
+		}
+		runFor := func(d time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			require.NoError(t, newCron().Run(ctx))
+		}
+		for time.Since(begin) < 6*24*time.Hour {
+			runFor(7*time.Hour + 11*time.Millisecond)
+		}
+		time.Sleep(time.Until(begin.AddDate(1, 0, 10).Add(-time.Hour)))
+		runFor(time.Minute)
+		for name, ticks := range want {
+			require.Equal(t, ticks, timesOf(t, store, "reports", name), name)
+		}
+	})
+}
+
 // timesOf returns the times of the ticks of a schedule.
 func timesOf(t *testing.T, store *messagestore.Store, category messagestore.Category, name string) (ticks []time.Time) {
 	t.Helper()
@@ -503,6 +599,82 @@ func timesOf(t *testing.T, store *messagestore.Store, category messagestore.Cate
 		}
 	}
 	return ticks
+}
+
+// Processes that come late, at different moments, make one tick of an interval, at a multiple of it.
+func TestALateTickOfAnIntervalComesOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		begin := time.Now().UTC().Round(0)
+		newCron := func(now func(context.Context) (time.Time, error)) *cron.Cron {
+			return must.New(cron.New(store, "reports", &cron.Config{Now: now, PollInterval: time.Minute, Logger: logger.Silent()}))
+		}
+		require.NoError(t, newCron(nil).Set(t.Context(), cron.Schedule{Name: "six", Spec: "@every 6h", Body: Report{}}))
+		time.Sleep(30*time.Hour + 1234*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var group sync.WaitGroup
+		var failed [3]error
+		for i := range failed {
+			slow := time.Duration(i) * 100 * time.Millisecond
+			group.Go(func() {
+				failed[i] = newCron(func(ctx context.Context) (time.Time, error) {
+					now, err := store.Now(ctx)
+					return now.Add(slow), err
+				}).Run(ctx)
+			})
+		}
+		group.Wait()
+		require.NoError(t, errors.Join(failed[:]...))
+		require.Equal(t, []time.Time{begin.Add(30 * time.Hour)}, timesOf(t, store, "reports", "six"))
+	})
+}
+
+// The first tick of a schedule comes late if no process was there for days, as any later one does.
+func TestAFirstTickThatNoProcessWasThereForComes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
+		due := time.Now().Add(30 * time.Hour).UTC().Round(0)
+		spec := due.Format("4 15 2 1 *")
+		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "yearly", Spec: spec, Body: Report{}}))
+		_, err := store.Write(t.Context(), "reports-yearly", messagestore.NoStream, Report{"another item of the key"})
+		require.NoError(t, err)
+		time.Sleep(5 * 24 * time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.NoError(t, c.Run(ctx))
+		require.Equal(t, []time.Time{due}, timesOf(t, store, "reports", "yearly"))
+	})
+}
+
+// Where no process was there, the ticks are the last of those that came one by one.
+func TestTheMissedTicksAreTheLastOfAll(t *testing.T) {
+	t.Parallel()
+	after := time.Date(2026, 3, 27, 0, 7, 0, 0, time.UTC)
+	for _, spec := range []string{"* * * * *", "*/7 2 * * *", "30 1-3 * * *", "0 0 1 1 *", "* * * 1 *", "0 12 * * 1", "@every 90s", "@every 49h"} {
+		for _, days := range []int{0, 1, 3, 40, 400} {
+			now := after.AddDate(0, 0, days).Add(41 * time.Minute)
+			var all []time.Time
+			for at := after; !at.After(now); at = all[len(all)-1] {
+				ticks, err := cron.Next(spec, "Europe/Berlin", at, 1000)
+				require.NoError(t, err)
+				all = append(all, ticks...)
+			}
+			all = slices.DeleteFunc(all, func(at time.Time) bool { return at.After(now) })
+			last := func(n int) []time.Time { return all[max(0, len(all)-n):] }
+			minute := slices.DeleteFunc(slices.Clone(all), func(at time.Time) bool { return at.Before(now.Add(-time.Minute)) })
+			for catchUp, want := range map[cron.CatchUp][]time.Time{cron.Last: last(1), cron.All: last(1000), cron.None: minute} {
+				ticks := cron.Due(t, spec, "Europe/Berlin", after, now, catchUp)
+				require.Len(t, ticks, len(want), "%s %d days %s", spec, days, catchUp)
+				for i, at := range ticks {
+					require.True(t, at.Equal(want[i]), "%s %d days %s: tick %d is %s and not %s", spec, days, catchUp, i, at, want[i])
+				}
+			}
+		}
+	}
 }
 
 // A schedule that was written by other means, and whose items the store would refuse, stops no other.
@@ -551,6 +723,45 @@ func TestAScheduleThatCannotBeStopsNoOther(t *testing.T) {
 			n++
 		}
 		require.Equal(t, 6, n)
+	})
+}
+
+// Run names ten schedules that cannot be read, and the number of the others, each once; List and Status tell them by their errors alone.
+func TestManyCorruptSchedulesAreAFewLinesOfTheLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		var log bytes.Buffer
+		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Zerolog(zerolog.New(&log))}))
+		forge := func(name string) {
+			_, err := store.Write(t.Context(), messagestore.Category("reports:schedule").Stream(name), messagestore.AnyVersion, messagestore.Raw{Type: "Scheduled", Data: []byte(`{}`)})
+			require.NoError(t, err)
+		}
+		run := func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			require.NoError(t, c.Run(ctx))
+		}
+		for i := range 125 {
+			forge(fmt.Sprint("bad", i))
+			forge(fmt.Sprint("bad", i))
+		}
+		forge("good")
+		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "good", Spec: "@daily", Body: Report{}}))
+
+		_, err := c.List(t.Context())
+		require.ErrorIs(t, err, cron.ErrCorrupt)
+		_, err = c.Status(t.Context(), "good")
+		require.NoError(t, err)
+		require.Empty(t, log.String())
+
+		time.AfterFunc(5*time.Second, func() { forge("late") })
+		run()
+		require.Equal(t, 11, strings.Count(log.String(), `"schedule cannot be read"`), log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "schedules cannot be read"), log.String())
+		require.Contains(t, log.String(), `"schedules":115,`)
+		require.Equal(t, 1, strings.Count(log.String(), "reports:schedule-late"))
+		require.NotContains(t, log.String(), "reports:schedule-good")
 	})
 }
 

@@ -204,6 +204,43 @@ func TestARetriedItemKeepsItsPlace(t *testing.T) {
 	})
 }
 
+// A consumer finishes a message that it has parked.
+func TestAFinishedItemOpensItsLane(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFloor(t, 2, "a1")
+		defer f.end()
+		f.add(t.Context(), "a1", "a2")
+		aMinute()
+		require.Equal(t, []string{"a1"}, f.began)
+
+		f.Finish(f.take(t))
+		f.Dispatch(t.Context(), t.Context(), time.Now())
+		aMinute()
+
+		require.Equal(t, []string{"a1", "a2"}, f.began)
+		require.Zero(t, f.InFlight())
+	})
+}
+
+func TestADroppedItemKeepsItsLaneClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFloor(t, 2, "a1")
+		defer f.end()
+		f.add(t.Context(), "a1", "a2", "b1")
+		aMinute()
+
+		f.Drop(f.take(t))
+		f.Dispatch(t.Context(), t.Context(), time.Now())
+		aMinute()
+
+		require.Equal(t, []string{"a1"}, f.begunOf("a"))
+		require.Equal(t, []string{"b1"}, f.begunOf("b"))
+		require.Zero(t, f.InFlight())
+	})
+}
+
 func TestNoItemIsTakenAtTheLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,6 +256,22 @@ func TestNoItemIsTakenAtTheLimit(t *testing.T) {
 		f.Dispatch(t.Context(), t.Context(), time.Now())
 		aMinute()
 		require.Equal(t, []string{"a1", "b1"}, f.began)
+	})
+}
+
+func TestStoppedLanesTakeNoFurtherItem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFloor(t, 2)
+		f.add(t.Context(), "a1", "a2", "b1", "b2")
+		synctest.Wait()
+		woken := f.woken
+
+		f.end()
+
+		require.Equal(t, []string{"a1", "b1"}, sorted(f.began))
+		require.Zero(t, f.InFlight())
+		require.Greater(t, f.woken, woken, "the owner is told that nothing is in flight")
 	})
 }
 

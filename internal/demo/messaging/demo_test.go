@@ -83,3 +83,46 @@ func TestTransfersAgreeThroughKills(t *testing.T) {
 		})
 	}
 }
+
+func TestEveryOrderIsInThePlan(t *testing.T) {
+	orders, err := demo.ReadOrders("")
+	require.NoError(t, err)
+	p := newPlan(orders, 7)
+
+	require.Len(t, p.orders, 4334)
+	require.Equal(t, 44, p.planted)
+	require.Equal(t, p, newPlan(orders, 7), "it follows from the seed")
+	copies, planted := map[string]int{}, 0
+	for _, s := range p.sendings {
+		if s.planted {
+			require.Positive(t, copies[s.ID], "there was an order to reuse the key of")
+			require.NotEqual(t, p.orders[s.at], s.Transfer)
+			planted++
+			continue
+		}
+		require.Equal(t, p.orders[s.at], s.Transfer)
+		copies[s.ID]++
+	}
+	require.Len(t, copies, 4334)
+	require.Equal(t, p.planted, planted)
+	for id, n := range copies {
+		require.True(t, n >= 1 && n <= maxCopies, id)
+	}
+	poor := 0
+	for id, balance := range p.balances {
+		require.GreaterOrEqual(t, balance, int64(0), id)
+		if demo.Hash(id)%poorEvery == 0 {
+			poor++
+		}
+	}
+	require.Greater(t, poor, 100)
+}
+
+func TestWrongCallsEndWithTwo(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"nonsense"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"}} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 2, run(t.Context(), args, &stdout, &stderr), args)
+		require.NotEmpty(t, stderr.String())
+	}
+}

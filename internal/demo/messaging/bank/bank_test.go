@@ -3,6 +3,7 @@ package bank_test
 import (
 	"database/sql"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
 )
 
@@ -120,5 +122,40 @@ func TestTheBankRemembersACancelThatCameFirst(t *testing.T) {
 				require.Zero(t, entries)
 			})
 		})
+	}
+}
+
+// Each webhook is sent as often as it was drawn, and again until it is taken.
+func TestWebhooksAreSentUntilTheyAreTaken(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	calls, taken := 0, map[string]int{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if calls++; calls < 3 {
+			http.Error(w, "not now", http.StatusServiceUnavailable)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		taken[string(body)]++
+	}))
+	defer server.Close()
+	db, err := bank.Open(t.Context(), filepath.Join(t.TempDir(), "bank.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	b := bank.New(db, server.URL, 7)
+	require.Equal(t, http.StatusOK, command(t, b, "pay", orderOf(b, bank.Prompt)))
+	go func() { _ = b.Run(t.Context()) }()
+
+	await.Equal(t, "webhooks unsent", 0, func() (left int) {
+		require.NoError(t, db.QueryRowContext(t.Context(), "select sum(copies) from webhooks").Scan(&left))
+		return left
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, taken, 1)
+	for _, n := range taken {
+		require.LessOrEqual(t, n, 3)
 	}
 }
