@@ -47,7 +47,7 @@ var atomicTests = []test{
 			require.Empty(t, f.read(t, a))
 			require.Empty(t, f.read(t, b))
 			require.Len(t, f.read(t, c), 1)
-			writes = append(writes[1:], writes[0]) // whichever place the conflict has
+			writes = append(writes[1:], writes[0]) // the conflict may be at any place
 		}
 	}},
 	{"Atomic/FirstConflictDecides", 0, func(t *testing.T, f *fixture) {
@@ -93,7 +93,7 @@ var atomicTests = []test{
 		first := must.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, messagestore.NoStream, m, n), messagestore.To(a, 0, o), messagestore.To(c, messagestore.NoStream)))(t)
 		f.fill(t, a, 2)
 		f.fill(t, b, 1)
-		f.fill(t, c, 1) // the checked stream has changed, and need not be as it was
+		f.fill(t, c, 1) // the checked stream has changed and need not stay the same
 
 		for _, expected := range anyExpectation {
 			again := must.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, expected, m, n), messagestore.To(a, messagestore.NoStream, o), messagestore.To(c, messagestore.NoStream)))(t)
@@ -116,7 +116,7 @@ var atomicTests = []test{
 			{messagestore.To(c, messagestore.NoStream, fresh), messagestore.To(a, messagestore.AnyVersion, m)},
 			{messagestore.To(a, messagestore.AnyVersion, m), messagestore.To(c, messagestore.NoStream, fresh)},
 			{messagestore.To(a, messagestore.AnyVersion, m), messagestore.To(b, messagestore.AnyVersion, n, fresh)},
-			{messagestore.To(a, messagestore.AnyVersion, n), messagestore.To(b, messagestore.AnyVersion, m)}, // both are recorded, each in the other's stream
+			{messagestore.To(a, messagestore.AnyVersion, n), messagestore.To(b, messagestore.AnyVersion, m)}, // both ids are recorded, each in the other's stream
 		} {
 			require.ErrorIs(t, must.ErrorOf(f.store.WriteStreams(t.Context(), writes...)), messagestore.ErrIDConflict)
 		}
@@ -147,7 +147,7 @@ var atomicTests = []test{
 			require.Len(t, messages, writers*each*share/len(orders))
 		}
 	}},
-	// Of several writers that want the same two streams, in any order, one gets both.
+	// If several writers want the same two streams, in any order, one writer gets both.
 	{"Atomic/OneInitialWriterWinsAll", manyUsers, func(t *testing.T, f *fixture) {
 		const rounds = 25
 		for round := range rounds {

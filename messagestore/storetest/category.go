@@ -137,8 +137,8 @@ var categoryTests = []test{
 		}
 		require.Equal(t, 60+60/3+2*60/3+30+30/3+2*30/3, matched, "each message is one member's")
 	}},
-	// A reader that remembers one number must get past messages that it did not want, or it looks
-	// at the same ones for ever.
+	// A reader that remembers one number must get past messages that it did not want, or it would
+	// look at them again for ever.
 	{"Category/NextPassesWhatTheFilterKeepsBack", 0, func(t *testing.T, f *fixture) {
 		f.spread(t, 3, 20)
 		all := f.readCategory(t, f.category, messagestore.Filter{})
@@ -175,8 +175,8 @@ var categoryTests = []test{
 			f.write(t, f.stream("0"), messagestore.AnyVersion, deposited{1}, Opened{}, deposited{2}, Opened{})
 		}
 	}},
-	// A reader that is to find out a rollback of the store has to know the message that it is
-	// behind, and which one is in that place, also if neither is for it.
+	// To notice that the store went back, a reader must know the message that it is behind, and
+	// which message is in that place now, even if its filter excludes both.
 	{"Category/EndsAreMarked", 0, func(t *testing.T, f *fixture) {
 		f.spread(t, 3, 10)
 		f.write(t, f.stream("0"), messagestore.AnyVersion, deposited{1})
@@ -282,7 +282,7 @@ var groupTests = []test{
 			require.Len(t, owner, entities)
 		}
 	}},
-	// message-db's clients divide a category as ours do, so that they can share one.
+	// message-db's clients divide a category in the same way, so both can share one.
 	{"Group/IsMessageDBs", 0, func(t *testing.T, f *fixture) {
 		vectors := map[string]map[int]int{ // id: size: member, as message-db 1.3.0 answers
 			"1": {2: 0, 3: 0, 5: 1}, "2": {2: 1, 3: 1, 5: 2}, "3": {2: 0, 3: 2, 5: 4}, "4": {2: 1, 3: 0, 5: 4}, "5": {2: 1, 3: 0, 5: 2},

@@ -32,8 +32,8 @@ var contextTests = []test{
 		require.Empty(t, f.read(t, f.stream()))
 		require.Empty(t, f.readCategory(t, f.category, messagestore.Filter{}))
 	}},
-	// A write that is cut off returns its outcome, or that the outcome is unknown; Resolve then
-	// knows it, and that answer stays true.
+	// A write that is cut off returns its outcome, or an error of unknown outcome; then Resolve
+	// finds it out, and its answer stays true.
 	{"S4/CancelledWriteTellsTheTruth", manyUsers, func(t *testing.T, f *fixture) {
 		const writers, rounds = 64, 3
 		type attempt struct {
@@ -93,10 +93,9 @@ var contextTests = []test{
 		require.ErrorIs(t, must.ErrorOf(f.driver.Find(ctx, f.stream(), []uuid.UUID{uuid.New()})), context.Canceled)
 		require.ErrorIs(t, must.ErrorOf(f.driver.Now(ctx)), context.Canceled)
 	}},
-	// A call that waits for others, for a lock, a connection or a disk, waits no longer
-	// than it was told to. On a machine that does much else any goroutine is late: the call may
-	// be late by a second, and by five times the longest that a goroutine beside it, which only
-	// wakes up again and again, has slept too long in the meantime.
+	// A call that waits for others, for a lock, a connection or a disk, ends at its deadline. On a
+	// busy machine every goroutine is late, so the call may be late by a second plus five times the
+	// longest delay of a goroutine that only sleeps and wakes meanwhile.
 	{"S8/CallsEndWithTheirDeadline", manyUsers, func(t *testing.T, f *fixture) {
 		const writers, each = 24, 8
 		const grace = time.Second
@@ -125,8 +124,8 @@ var contextTests = []test{
 	}},
 }
 
-// longestStall measures, until the returned function is called, by how much a goroutine that
-// sleeps again and again wakes up too late, at most.
+// longestStall starts a goroutine that only sleeps and wakes, until the returned function is
+// called, which returns its longest delay.
 func longestStall() (end func() time.Duration) {
 	const nap = 5 * time.Millisecond
 	stop, longest := make(chan struct{}), make(chan time.Duration)
@@ -192,7 +191,7 @@ var clockTests = []test{
 			require.False(t, stamped.After(after), "stamped %v, after %v", stamped, after)
 		}
 	}},
-	// A clock that a transaction stops would have leases never end in it.
+	// If a transaction stopped the clock, leases would never end in it.
 	{"Now/IsTheTimeOfTheCall", 0, func(t *testing.T, f *fixture) {
 		first := f.now(t)
 		timer := time.NewTimer(2 * time.Millisecond)

@@ -177,12 +177,11 @@ var idempotenceTests = []test{
 	}},
 }
 
-// anyExpectation are versions that a repeated write may expect: the one it was
-// written at, the one of now, and wrong ones.
+// anyExpectation are versions that a repeated write may expect: the version of the first write, the
+// current version, and wrong versions.
 var anyExpectation = []messagestore.Version{messagestore.NoStream, 0, 1, 2, 3, 7, messagestore.AnyVersion}
 
-// refuses writes m again, changed, and demands an id conflict that changes
-// nothing.
+// refuses writes bodies and requires an id conflict that changes nothing.
 func (f *fixture) refuses(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) {
 	t.Helper()
 	before := f.readCategory(t, f.category, messagestore.Filter{})

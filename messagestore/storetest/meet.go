@@ -110,7 +110,8 @@ func (f *fixture) writeOrLast(t *testing.T, stream messagestore.StreamName, expe
 	return written, met
 }
 
-// largeMessageIsMet has a body that a driver may rather read by itself than send along.
+// largeMessageIsMet has a body so large that a driver may read it separately instead of sending it
+// along.
 func largeMessageIsMet(t *testing.T, f *fixture) {
 	for i, size := range []int{10_000, 16_384, 100_000, 800_000} {
 		stream := f.category.Stream(strings.Repeat("x", i+1))
@@ -140,9 +141,9 @@ func identified(bodies []messagestore.Body) []messagestore.Body {
 	return bodies
 }
 
-// loserMeetsTheWinner has many writers try for each of several new streams at once, beside plain
-// writes to the same category: of a driver that writes together what waits, some losers share a
-// step with their winner, and have to meet it all the same.
+// loserMeetsTheWinner makes many writers compete for each of several new streams, with plain writes
+// to the same category. If a driver combines waiting writes, some losers share a step with their
+// winner, and must meet it all the same.
 func loserMeetsTheWinner(t *testing.T, f *fixture) {
 	const streams, writers, rounds = 8, 6, 10
 	for round := range rounds {
@@ -305,7 +306,7 @@ var pastTests = []test{
 		require.Empty(t, f.read(t, a))
 		require.Empty(t, f.read(t, b))
 	}},
-	// Of any number of writers none brings a stream beyond the bound by more than its own write.
+	// With any number of writers, a stream gets beyond the bound by at most one write.
 	{"Exists/BelowABound", 0, func(t *testing.T, f *fixture) {
 		b, a, _ := f.streams()
 		bound := messagestore.StreamExists.Below(3)

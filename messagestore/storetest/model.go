@@ -18,9 +18,8 @@ import (
 )
 
 var modelTests = []test{
-	// Random histories of writes, repeats and reads are run on the driver and on a
-	// model of a few lines, and the two have to agree. Rapid shrinks a history in
-	// which they do not to a short one.
+	// This runs random histories of writes, repeats and reads on the driver and on a model of a few
+	// lines, and the two must agree. If they differ, rapid shrinks the history to a short one.
 	{"Model/AnyHistoryIsAsTheModelHasIt", 0, func(t *testing.T, f *fixture) {
 		rapid.Check(t, func(t *rapid.T) {
 			m := newModel(f)
@@ -41,7 +40,7 @@ var modelTests = []test{
 	}},
 }
 
-// A model is a store as simple as it can be said, beside the store under test.
+// A model is the simplest possible store, and the store under test.
 type model struct {
 	driver messagestore.Driver
 	store  *messagestore.Store
@@ -103,7 +102,7 @@ func drawMessages(t *rapid.T, least int) []messagestore.Body {
 	return bodies
 }
 
-// conflicts returns the version conflict that the writes have to meet, or nil.
+// conflicts returns the version conflict that the writes must cause, or nil.
 func (m *model) conflicts(writes []messagestore.StreamWrite) *messagestore.VersionConflictError {
 	for _, w := range writes {
 		if actual := m.version(w.Stream); w.Expected != messagestore.AnyVersion && w.Expected != actual && !m.goesPast(w) &&
@@ -114,14 +113,14 @@ func (m *model) conflicts(writes []messagestore.StreamWrite) *messagestore.Versi
 	return nil
 }
 
-// exists reports whether the expected version is of any stream that is there and within its bound,
-// and it is.
+// exists reports whether expected asks for an existing stream, perhaps with a bound, and actual
+// satisfies it.
 func exists(expected, actual messagestore.Version) bool {
 	_, within := expected.Exists(actual)
 	return within && actual != messagestore.NoStream
 }
 
-// goesPast reports whether the write names the types of all that came since its version.
+// goesPast reports whether the write names the types of all messages since its version.
 func (m *model) goesPast(w messagestore.StreamWrite) bool {
 	if len(w.Past) == 0 || w.Expected > m.version(w.Stream) {
 		return false
@@ -294,7 +293,7 @@ func (m *model) repeatChanged(t *rapid.T) {
 	require.ErrorIs(t, must.ErrorOf(m.do(t.Context(), p.writes)), messagestore.ErrIDConflict)
 }
 
-// same compares messages as they were read with entries as they were written.
+// same compares messages that were read with the entries that were written.
 func same(t *rapid.T, want []entry, got []*messagestore.Message) {
 	require.Len(t, got, len(want))
 	for i, e := range want {
@@ -340,7 +339,7 @@ func (m *model) readCategory(t *rapid.T) {
 	}
 
 	start := 0
-	if len(m.writes) > 0 { // from a position that a writer was told
+	if len(m.writes) > 0 { // from a position that a writer got
 		p := m.writes[rapid.IntRange(0, len(m.writes)-1).Draw(t, "cursor")]
 		for _, w := range p.result {
 			if w.Stream.Category() == category && len(w.IDs) > 0 {

@@ -20,8 +20,8 @@ import (
 )
 
 var orderTests = []test{
-	// A write that was answered before another was asked for is before it in their category, in
-	// every two streams.
+	// If a write was answered before another was sent, it is before it in their category, whatever
+	// their streams.
 	{"S6/OrderFollowsTime", manyUsers, func(t *testing.T, f *fixture) {
 		const each = 20
 		type span struct {
@@ -45,7 +45,7 @@ var orderTests = []test{
 		all := slices.Concat(spans...)
 		byEnd := slices.SortedFunc(slices.Values(all), func(a, b span) int { return cmp.Compare(a.ended, b.ended) })
 		slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.began, b.began) })
-		var highest messagestore.GlobalPosition // of the writes that ended before this one began
+		var highest messagestore.GlobalPosition // of the writes that ended before this write began
 		done := 0
 		for _, s := range all {
 			for ; byEnd[done].ended < s.began; done++ {
@@ -63,8 +63,8 @@ var orderTests = []test{
 			requireDense(t, f.read(t, f.stream(fmt.Sprint(stream))))
 		}
 	}},
-	// Consumers stand on this: a reader that remembers one number sees every message once, in an
-	// order that does not change, while others write.
+	// Consumers rely on this: while others write, a reader that remembers one number sees every
+	// message once, in an order that does not change.
 	{"S6/ReaderMissesNothing", manyUsers, func(t *testing.T, f *fixture) {
 		f.pollWhileWriting(t, []messagestore.Category{f.category}, func(ctx context.Context, writer, n int) error {
 			stream := f.stream(fmt.Sprint((writer + n) % 6))
@@ -123,9 +123,9 @@ func (p *poller) poll(ctx context.Context, driver messagestore.Driver) (more boo
 	return page.More, nil
 }
 
-// pollWhileWriting lets 16 writers write, n counting from 0 for each, and pollers
-// with several filters read. The writers go on until every poller has been
-// given messages often enough for the test to mean something.
+// pollWhileWriting lets 16 writers write, n counting from 0 for each, and pollers with several
+// filters read. The writers go on until every poller has received messages often enough for a
+// meaningful test.
 func (f *fixture) pollWhileWriting(t *testing.T, categories []messagestore.Category, write func(ctx context.Context, writer, n int) error) {
 	t.Helper()
 	const writers, least, most, pages = 16, 12, 400, 25
@@ -186,7 +186,7 @@ var concurrencyTests = []test{
 		f.initialRace(t, []*messagestore.Store{f.store, must.New(messagestore.New(f.options.Beside(t, f.driver), nil))})
 	}},
 	// Each writer adds one to the number it has read. If the last number is the number of writes,
-	// no writer wrote over a message that it had not read.
+	// every writer had read the message before its own.
 	{"S3/NoUpdateIsLost", manyUsers, func(t *testing.T, f *fixture) {
 		const each = 12
 		stream := f.stream()
@@ -252,9 +252,8 @@ var concurrencyTests = []test{
 
 const writers = 8
 
-// The test that a suite without contention leaves out: the losers must learn that
-// they lost, by the same error that a calm conflict gives. One round seldom shows
-// a driver that forgets to lock; this many do.
+// Under contention the losers must get the same error as in a calm conflict. One round seldom
+// exposes a driver that forgets to lock; this many do.
 func (f *fixture) initialRace(t *testing.T, stores []*messagestore.Store) {
 	t.Helper()
 	const rounds = 50

@@ -78,7 +78,7 @@ var reportTests = []test{
 			last := all[len(all)-1]
 			require.Equal(t, last.Position, row.LastPosition)
 			require.Equal(t, last.GlobalPosition, row.LastGlobalPosition)
-			// Clocks may be put back between two messages.
+			// Clocks may be set back between two messages.
 			times := slices.SortedFunc(func(yield func(time.Time) bool) {
 				for _, m := range all {
 					if !yield(m.Time) {
@@ -307,7 +307,7 @@ var headsTests = []test{
 	}},
 }
 
-// tellsHeads reports whether a driver tells where categories end.
+// tellsHeads reports whether a driver supports Heads.
 func tellsHeads(t *testing.T, driver messagestore.Driver) bool {
 	t.Helper()
 	_, err := driver.Heads(t.Context(), []messagestore.Category{Category(t)})

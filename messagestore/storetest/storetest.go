@@ -1,13 +1,13 @@
-// Package storetest is the conformance suite of [messagestore.Driver]: a driver's promises, as
-// tests. The test file of a driver calls [Run] and needs little else:
+// Package storetest tests the promises of [messagestore.Driver]. A driver's test file calls [Run]
+// and needs little else:
 //
 //	func TestConformance(t *testing.T) {
 //		storetest.Run(t, storetest.Options{Open: func(t *testing.T) messagestore.Driver { return memory.New() }})
 //	}
 //
-// Every sub-test is named by the promise that it would refute, S1 to S8, or by the method that it
-// holds to its word. Each has been seen to fail: the package's own tests break a driver in one way
-// after another and demand that the sub-test meant for it finds out.
+// Every sub-test is named by the promise that it tests, S1 to S8, or by a method. Each can fail:
+// the package's own tests break a driver in one way after another and require that the right
+// sub-test notices.
 package storetest
 
 import (
@@ -20,34 +20,34 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Options are the subject of a suite.
+// Options describe the driver to test.
 type Options struct {
-	// Open returns a driver. It is called once for each sub-test, and the sub-tests run in
-	// parallel, each in categories of its own, so all drivers may work on one database. Open
-	// closes its driver with t.Cleanup.
+	// Open returns a driver. It is called once for each sub-test. The sub-tests run in parallel,
+	// each with its own categories, so all drivers may use one database. Open must close its driver
+	// with t.Cleanup.
 	Open func(t *testing.T) messagestore.Driver
 
-	// Reopen closes a driver that Open returned and opens another on the same
-	// database, as a process does that is started again.
+	// Reopen closes a driver that Open returned and opens another on the same database, like a
+	// process that restarts.
 	//
 	// Defaults to leaving out the sub-test that needs it.
 	Reopen func(t *testing.T, driver messagestore.Driver) messagestore.Driver
 
-	// Beside opens another driver on the database of a driver that Open returned, as another
-	// process does.
+	// Beside opens another driver on the database of a driver that Open returned, like another
+	// process.
 	//
 	// Defaults to leaving out the sub-tests that need it.
 	Beside func(t *testing.T, driver messagestore.Driver) messagestore.Driver
 
-	// OneUser says that the driver is opened over a transaction and has one user.
-	// The sub-tests with several are left out.
+	// OneUser says that the driver is over a transaction and has one user. Sub-tests with several
+	// users are left out.
 	//
 	// Defaults to many users.
 	OneUser bool
 }
 
-// Run tests the drivers that a function returns: see [Options.Open]. Sub-tests that are
-// left out are skipped with the reason.
+// Run tests the drivers that [Options.Open] returns. It skips the sub-tests that are left out, with
+// the reason.
 func Run(t *testing.T, options Options) {
 	t.Helper()
 	for _, test := range tests() {
@@ -65,7 +65,7 @@ type test struct {
 	run   func(t *testing.T, f *fixture)
 }
 
-// A need is an ability of a driver without which a sub-test is skipped.
+// A need is an ability of a driver that a sub-test requires; without it the sub-test is skipped.
 type need uint16
 
 const (
@@ -125,7 +125,7 @@ func (f *fixture) stream(ids ...string) messagestore.StreamName {
 	return f.category.Stream(ids[0]).With(ids[1:]...)
 }
 
-// named returns a stream of c with an identifier as it is, as other clients may name it.
+// named returns a stream of c with an unescaped identifier, which other clients may use.
 func named(c messagestore.Category, id string) messagestore.StreamName {
 	return messagestore.StreamName(string(c) + "-" + id)
 }

@@ -118,8 +118,7 @@ func collect(t *testing.T, messages iter.Seq2[*messagestore.Message, error]) []s
 // more than there are.
 var batchSizes = []int{1, 4, 3, 2, 6, 7}
 
-// requireApart writes to each of the streams and demands that each has the messages written to
-// it and no other.
+// requireApart writes to each of the streams and requires that each has exactly its own messages.
 func (f *fixture) requireApart(t *testing.T, streams []messagestore.StreamName) {
 	t.Helper()
 	for _, stream := range streams {

@@ -14,31 +14,30 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// TransactOptions are the subject of [RunTransact]: a driver with transactions of type Tx, and
-// SQL for such a transaction over a table of counters that the options make.
+// TransactOptions describe the driver that [RunTransact] tests, with transactions of type Tx, and
+// the SQL for a table of counters, which the options must create.
 type TransactOptions[Tx any] struct {
-	// Open returns a driver that is a [messagestore.TransactDriver] of Tx, as
-	// [Options.Open] does.
+	// Open is like [Options.Open], and returns a [messagestore.TransactDriver] of Tx.
 	Open func(t *testing.T) messagestore.Driver
 
 	// Add adds one to the counter of that name, in the transaction.
 	Add func(ctx context.Context, tx Tx, counter string) error
 
-	// Count returns a counter as others see it: 0 before its first commit.
+	// Count returns the committed value of a counter: 0 before its first commit.
 	Count func(t *testing.T, driver messagestore.Driver, counter string) int
 
 	// Commit and Rollback call the transaction's own methods.
 	Commit, Rollback func(ctx context.Context, tx Tx) error
 
-	// Fail runs a statement that fails as a serialization failure or a deadlock does, and
-	// returns its error.
+	// Fail runs a statement that fails like a serialization failure or a deadlock, and returns its
+	// error.
 	//
 	// Defaults to leaving out the sub-tests that need it: the database has no such failures.
 	Fail func(ctx context.Context, tx Tx) error
 }
 
-// RunTransact tests the promises of [messagestore.TransactDriver]. [Run] tests the others. The
-// promises hold for [messagestore.TxStore] over the driver.
+// RunTransact tests the promises of [messagestore.TransactDriver], by way of
+// [messagestore.TxStore]. [Run] tests the others.
 func RunTransact[Tx any](t *testing.T, options TransactOptions[Tx]) {
 	t.Helper()
 	for _, test := range transactTests[Tx]() {
@@ -234,7 +233,7 @@ func idConflictRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.Zero(t, f.count(t))
 }
 
-// A transaction whose messages are there was committed before, and its SQL with it.
+// If a transaction's messages are recorded, it was committed before, together with its SQL.
 func duplicateIsDoneOnce[Tx any](t *testing.T, f *transacting[Tx]) {
 	write := messagestore.To(f.stream(), messagestore.NoStream, messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "once"}})
 	calls := 0
@@ -367,7 +366,8 @@ func lastRetryableFailureIsReturned[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.Equal(t, 5, calls)
 }
 
-// Each caller decides by its own reads in the transaction, so none may overwrite another.
+// Each caller decides by its own reads in the transaction, so callers must not overwrite each
+// other.
 func concurrentTransacts[Tx any](t *testing.T, f *transacting[Tx]) {
 	const callers, each = 4, 5
 	var group sync.WaitGroup

@@ -82,14 +82,13 @@ var trimTests = []test{
 		f.write(t, stream, 0, bodies...)
 
 		require.ErrorIs(t, must.ErrorOf(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)), messagestore.ErrInvalid)
-		if !f.options.OneUser { // a transaction may be over then
+		if !f.options.OneUser { // a transaction may be over by now
 			require.Len(t, f.read(t, stream), minCheckpoints+11)
 		}
 	}},
 }
 
-// checkpoints fills a stream of checkpoints of the fixture's category.
-// minCheckpoints is how many a trim of checkpoints keeps at least.
+// minCheckpoints is the least number of checkpoints that a trim keeps.
 const minCheckpoints = 100
 
 func (f *fixture) checkpoints(t *testing.T, generation, n int) messagestore.StreamName {

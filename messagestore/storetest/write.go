@@ -126,7 +126,7 @@ var writeTests = []test{
 	}},
 }
 
-// wrongVersions are the expectations that a stream with so many messages refuses.
+// wrongVersions are the expected versions that a stream with this many messages refuses.
 func wrongVersions(messages int) []messagestore.Version {
 	if messages == 0 {
 		return []messagestore.Version{0, 1, math.MaxInt64}

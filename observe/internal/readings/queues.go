@@ -17,7 +17,7 @@ const (
 	Timeout = 5 * time.Second
 )
 
-// A QueueReader reads the queues of a store, and keeps what it read for the Interval. It is safe for
+// A QueueReader reads the queues of a store, and keeps the result for the Interval. It is safe for
 // concurrent use.
 type QueueReader struct {
 	driver queuing.Driver
@@ -65,7 +65,7 @@ func (r *QueueReader) Read(ctx context.Context) ([]queuing.Status, error) {
 	return r.last, r.err
 }
 
-// A QueueGauge is one of the numbers of a queue.
+// A QueueGauge is a number that describes a queue.
 type QueueGauge struct {
 	Name string // below the exporter's own prefix
 	Unit string // of UCUM, as OpenTelemetry has it
