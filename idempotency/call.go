@@ -27,9 +27,9 @@ var (
 	errLeft    = errors.New("the request was answered before its handler was called")
 )
 
-// A call is one request with a key, on its way. Two goroutines have a part in it: net/http's, which
-// serves it, and the goroutine of the intent's work, which calls the handler and may outlive the
-// answer.
+// A call is a request with a key, while it is served. Two goroutines share it: the one of net/http,
+// which serves it, and the goroutine of the intent's work, which calls the handler and may outlive
+// the answer.
 type call struct {
 	// Set before serve, and never changed.
 	m    *Middleware
@@ -39,15 +39,15 @@ type call struct {
 	same string // the fingerprint
 	next http.Handler
 
-	// The serving goroutine's: no other writes a response.
+	// For the serving goroutine: no other writes a response.
 	w http.ResponseWriter
 
-	// Set by the serving goroutine between two calls of Do, and read by the handler's, which begins
-	// after it: the lease of this very request is lost, and it may not be handled again.
+	// Set by the serving goroutine between two calls of Do, and read by the handler's goroutine,
+	// which starts after it: this request's own lease is lost, and it may not be handled again.
 	lost bool
 
-	// Under mu. The handler's goroutine sets them, and the serving one reads them once Do has returned.
-	// A handler that goes on after that may still set them: nothing reads them then.
+	// Under mu. The handler's goroutine sets these, and the serving one reads them once Do has
+	// returned. A handler that goes on after that may still set them, but nothing reads them then.
 	mu       sync.Mutex
 	lease    *intent.Lease   // since the handler was called; set once
 	recorder *recorder       // since then, too
@@ -57,12 +57,12 @@ type call struct {
 	forget   bool
 
 	// Under mu. The serving goroutine sets it: the request is answered, and a handler that was not
-	// called yet is not called any more.
+	// called yet must not be called any more.
 	left bool
 }
 
-// content returns a fingerprint as the content of an intent, which is JSON: a fingerprint that is no
-// text is encoded as bytes.
+// content returns a fingerprint as the content of an intent, which is JSON: if the fingerprint is
+// not valid text, it is encoded as bytes.
 func content(fingerprint string) any {
 	if utf8.ValidString(fingerprint) {
 		return fingerprint
@@ -81,7 +81,7 @@ func (c *call) serve() {
 			if !c.finish(answer.Intent, err) {
 				return
 			}
-			c.lost = true // the request that came after gives the answer
+			c.lost = true // the later request gives the answer
 			continue
 		}
 		switch {
@@ -112,13 +112,13 @@ func (c *call) do(request intent.Request) (intent.Answer, error) {
 	defer cancel()
 	answer, err := c.m.intents.Do(ctx, request, c.abortable)
 	if errors.Is(err, errAborted) {
-		panic(http.ErrAbortHandler) // which net/http knows, and does not log
+		panic(http.ErrAbortHandler) // net/http recognises it, and does not log it
 	}
 	return answer, err
 }
 
-// abortable is handle, but returns a handler's panic to abort the response as an error: it is no
-// fault, so it is in no log. Any other goes on, with its stack.
+// abortable is handle, but if the handler panics to abort the response, it returns that as an
+// error: this is not a fault, so it is not logged. Any other panic goes on, with its stack.
 func (c *call) abortable(ctx context.Context, lease *intent.Lease) (form any, err error) {
 	defer func() {
 		switch v := recover(); v {
@@ -132,9 +132,9 @@ func (c *call) abortable(ctx context.Context, lease *intent.Lease) (form any, er
 	return c.handle(ctx, lease)
 }
 
-// isPartOf reports whether a handler around this one holds the intent: the request has met the
-// middleware before, or that handler makes it with the key. A lease that is over holds nothing, though
-// work of its handler may go on.
+// isPartOf reports whether an outer handler holds the intent: the request has already passed the
+// middleware, or that handler sends this request with the key. A lease that is over holds nothing,
+// even if its handler still works.
 func (c *call) isPartOf(i intent.Intent) bool {
 	for around := callOf(c.r.Context()); around != nil; around = callOf(around.r.Context()) {
 		if l := around.lease; l.Stream() == i.Stream && l.Session() == i.Session && l.Token() == i.Token && l.Err() == nil {
@@ -144,14 +144,15 @@ func (c *call) isPartOf(i intent.Intent) bool {
 	return false
 }
 
-// pass has the request handled under the lease around it, whose response it is a part of.
+// pass lets the handler handle the request under the outer lease, because its response is a part of
+// the outer one.
 func (c *call) pass() {
 	r := withBody(c.r.Context(), c.r, c.body)
 	defer removeFiles(r)
 	c.next.ServeHTTP(c.w, r)
 }
 
-// close drops the response, also if its handler panics or goes on.
+// close drops the response, even if its handler panics or goes on.
 func (c *call) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +161,8 @@ func (c *call) close() {
 	}
 }
 
-// began reports whether the handler was called. After an answer without it, it never is.
+// began reports whether the handler was called. If an answer was given without it, it is never
+// called.
 func (c *call) began(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +170,7 @@ func (c *call) began(err error) bool {
 	return c.recorder != nil
 }
 
-// begin returns the arguments of the handler, which shares them with nothing else.
+// begin returns the handler's arguments, which share nothing with anything else.
 func (c *call) begin(ctx context.Context, lease *intent.Lease) (*recorder, *http.Request, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,8 +197,8 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.large = errors.Is(err, ErrResponseTooLarge)
-	// The intent knows whether the handler's COMMIT happened, though the handler may not: a
-	// Confirm or a Release meets the confirmation, or keeps it from happening.
+	// The intent knows whether the handler's COMMIT happened, even if the handler does not: a
+	// Confirm or a Release finds the confirmation, or prevents it.
 	inDoubt := func(err error) error {
 		if c.prepared {
 			return errors.Join(err, messagestore.ErrOutcomeUnknown)
@@ -227,7 +229,7 @@ func (c *call) kept(r Response) bool {
 	case c.forget, r.Status < 200: // 101 is for one connection
 		return false
 	case r.Status >= 400 && r.Header.Get(ProblemHeader) != "":
-		return false // what a middleware behind this one answered by itself
+		return false // an answer that an inner middleware gave on its own
 	}
 	return c.m.config.Keep(r.Status)
 }
@@ -249,14 +251,14 @@ func (c *call) encode(r Response) (json.RawMessage, bool) {
 	return raw, err == nil && len(raw) <= maxStored
 }
 
-// finish answers a request that the handler has had. The intent and err are from Do. It reports
-// whether the lease was lost, and the answer is with the request that came after.
+// finish answers a request that the handler has had. The intent and err come from Do. It reports
+// whether the lease was lost, so that the later request has the answer.
 func (c *call) finish(i intent.Intent, err error) (lost bool) {
 	c.recorder.stop()
 	c.mu.Lock()
 	own, large := c.own, c.large
 	c.mu.Unlock()
-	// A response that is not kept may be sent if it was this request that released the lease.
+	// A response that is not stored may be sent if this request itself released the lease.
 	mine := i.Token == c.lease.Token() && i.By == "" && !errors.Is(err, intent.ErrLeaseLost)
 	sent := err == nil || errors.Is(err, intent.ErrReleased) || errors.Is(err, errNotKept) && mine
 	switch {
@@ -283,8 +285,8 @@ func (c *call) finish(i intent.Intent, err error) (lost bool) {
 	return false
 }
 
-// wait waits for the end of the lease of another request with the key, until patience is over. It
-// reports whether that has come; otherwise the request is answered, or its client is gone.
+// wait waits for the end of another request's lease on the key, until patience is over. It reports
+// whether the lease has ended; otherwise the request is answered, or its client is gone.
 func (c *call) wait(held intent.Intent, patience time.Time) bool {
 	if c.m.config.Wait < 0 || !time.Now().Before(patience) {
 		c.inProgress(held.Left)
@@ -315,7 +317,8 @@ func (c *call) inProgress(left time.Duration) {
 	refuseFor(c.w, http.StatusConflict, problemInProgress, "another request with this key is at work; send it again later", left)
 }
 
-// send answers with the stored response, of another request if it is replayed.
+// send answers with the stored response. If it belongs to another request, it is marked as
+// replayed.
 func (c *call) send(i intent.Intent, replayed bool) {
 	if i.NotKept != "" {
 		refuse(c.w, http.StatusConflict, problemNotKept, "the request is done, and its response was not kept")
@@ -336,7 +339,7 @@ func (c *call) send(i intent.Intent, replayed bool) {
 		if replayed {
 			c.w.Header().Set(Replayed, "true")
 		}
-		for name := range response.Header { // a middleware around knows the origin of this very request
+		for name := range response.Header { // an outer middleware knows the origin of this very request
 			if _, has := c.w.Header()[name]; has && strings.HasPrefix(name, "Access-Control-") {
 				delete(response.Header, name)
 			}
@@ -368,13 +371,13 @@ func (c *call) warn(err error, what string) {
 }
 
 // Write returns the writes that store r as the response to the request of ctx, for the handler to
-// append in the transaction of its effect: see [messagestore.TxStore.Transact]. Effect and
-// response happen together or not at all. The middleware then sends r, with the headers that are
-// stored, in place of anything that the handler writes; if the transaction was not committed, it
-// sends the handler's response.
+// append in the transaction of its effect: see [messagestore.TxStore.Transact]. Effect and response
+// happen together or not at all. The middleware then sends r, with the headers that are stored,
+// instead of anything that the handler writes; if the transaction was not committed, it sends the
+// handler's response.
 //
-// The error matches [messagestore.ErrInvalid] outside a handler behind a [Middleware], for a
-// status that is not stored, and for a response that is too large.
+// The error matches [messagestore.ErrInvalid] outside a handler of a [Middleware], if the status is
+// not stored, and if the response is too large.
 func (r Response) Write(ctx context.Context) ([]messagestore.StreamWrite, error) {
 	c := callOf(ctx)
 	if c == nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Replayed is the name of the response header that says "true" of a stored response.
+// Replayed is the name of the response header that is "true" for a stored response.
 const Replayed = "Idempotent-Replayed"
 
-// ErrResponseTooLarge is matched by the error of a handler's write with which the response has more than
-// [Config.MaxResponse] bytes, and of each write after it: nothing of that response is sent.
+// ErrResponseTooLarge is returned by the handler's write that makes the response exceed
+// [Config.MaxResponse] bytes, and by each write after it: nothing of that response is sent.
 var ErrResponseTooLarge = errors.New("the response is too large")
 
 // Bounds and defaults of [Config].
@@ -44,27 +44,27 @@ const (
 
 	minSecret = 16
 
-	// waiting is how many requests wait at once for the response of another.
+	// waiting is how many requests may wait at once for the response of another.
 	waiting = 256
 )
 
 // Config changes how a [Middleware] works. Scope is required.
 type Config struct {
-	// Scope returns the client that a request is from: an account, a tenant, the owner of a
-	// credential. Two clients never share a key, nor each other's responses. Without a client, or
-	// with an error, the answer is 401. An API without clients says so: [Public]. It may read the
-	// body, as by FormValue: the handler gets all of it nevertheless.
+	// Scope returns the client that sent a request: an account, a tenant, the owner of a
+	// credential. Two clients never share a key or a response. Without a client, or with an error,
+	// the answer is 401. For an API without clients use [Public]. Scope may read the body, for
+	// example by FormValue: the handler still gets all of it.
 	Scope func(*http.Request) (string, error)
 
 	// Wait is how long a request waits for the response of another with its key, before it is
-	// answered with 409: at most 10 minutes. At most 256 requests wait at once; more are answered
-	// at once, as all are if it is negative.
+	// answered with 409: at most 10 minutes. At most 256 requests wait at once; further ones are
+	// answered at once. A negative value answers all at once.
 	//
 	// Defaults to 5 seconds.
 	Wait time.Duration
 
 	// Timeout is how long the handler has before its context ends: between 10 ms and 1 hour. The
-	// client's hanging up does not end it.
+	// context does not end when the client hangs up.
 	//
 	// Defaults to 1 minute.
 	Timeout time.Duration
@@ -76,78 +76,83 @@ type Config struct {
 	MaxBody int64
 
 	// MaxResponse is the greatest size of a response, with its header: between 1 KiB and 380 KiB. A
-	// larger one is refused: it is neither stored nor sent, and is logged; see [Middleware.Handler]. A
-	// handler with more to give stores it elsewhere and responds with a link.
+	// larger response is refused: it is neither stored nor sent, and that is logged; see
+	// [Middleware.Handler]. If a handler has more to return, it can store it elsewhere and respond
+	// with a link.
 	//
 	// Defaults to 256 KiB.
 	MaxResponse int
 
-	// Headers are the names of further response header fields that are stored, beside [KeptHeaders].
-	// Set-Cookie, WWW-Authenticate, Date and headers of the connection never are.
+	// Headers are the names of further response header fields to store, in addition to
+	// [KeptHeaders]. Set-Cookie, WWW-Authenticate, Date and headers of the connection are never
+	// stored.
 	//
 	// Defaults to none.
 	Headers []string
 
-	// Secret signs each stored response, with HMAC-SHA256: at least 16 bytes, the same in all processes. Without
-	// it a program that may write to the store can put any response, with the headers that are stored, in the
-	// place of one: the sum over it is no secret. With it such a response is answered with 500,
-	// response-corrupt, as one is that was stored without it or with another: see OldSecrets.
+	// Secret signs each stored response, with HMAC-SHA256: at least 16 bytes, the same in all
+	// processes. Without it, a program that may write to the store can replace a response by
+	// another, with the headers that are stored, because the checksum is not secret. With it, such
+	// a response is answered with 500, response-corrupt. The same happens to a response that was
+	// stored without the secret or with another: see OldSecrets.
 	//
 	// Defaults to none.
 	Secret []byte
 
-	// OldSecrets may have signed responses that are still replayed. An empty one stands for those without a
-	// signature. To change the secret of a service that runs, name the new one here in every process, then
-	// have it change places with Secret in every process, and take the old one away when no key of its time comes
-	// any more.
+	// OldSecrets may have signed responses that are still replayed. An empty one stands for
+	// responses without a signature. To change the secret of a running service, first add the new
+	// one here in every process, then swap it with Secret in every process, and remove the old one
+	// when no key from its time comes any more.
 	//
 	// Defaults to none.
 	OldSecrets [][]byte
 
 	// Keep reports whether a response with a status is stored.
 	//
-	// Defaults to 2xx, 3xx, and 4xx but for 401, 403, 407, 408, 425 and 429.
+	// Defaults to 2xx, 3xx, and 4xx except 401, 403, 407, 408, 425 and 429.
 	Keep func(status int) bool
 
 	// Fingerprint returns the part of a request that is the same in all requests with one key: any
-	// bytes, such as a sum. With an error, or without a byte, the answer is 400, fingerprint-missing: see [Problem].
+	// bytes, such as a checksum. With an error, or without a byte, the answer is 400,
+	// fingerprint-missing: see [Problem].
 	//
-	// Defaults to the method, the path and the query, as the client sent them and as the handler gets
-	// them, content type and encoding, range, and the body: of JSON white space, the order of keys and
-	// escapes do not count.
+	// Defaults to the method, the path and the query, both as the client sent them and as the
+	// handler gets them, content type and encoding, range, and the body. In a JSON body, white
+	// space, the order of keys and escapes do not count.
 	Fingerprint func(r *http.Request, body []byte) (string, error)
 
-	// Host has requests to two hosts be two: of a service that has another endpoint, or other clients,
-	// at another host. It is so in any case where the pattern of an [http.ServeMux] in front of the
-	// middleware names a host. A Fingerprint of one's own decides by itself.
+	// Host makes requests to two hosts different requests, for a service that has another endpoint,
+	// or other clients, at another host. They always are if the pattern of an [http.ServeMux] in
+	// front of the middleware names a host. If Fingerprint is set, it alone decides.
 	//
-	// Defaults to one request: a client may try another host of a service with its key.
+	// Defaults to false: a client may try another host of a service with its key.
 	Host bool
 
-	// Methods are the methods that need a key, in upper case, as requests have them. Requests of others
-	// pass.
+	// Methods are the methods that need a key, in upper case, as in requests. Requests with other
+	// methods pass.
 	//
 	// Defaults to POST and PATCH.
 	Methods []string
 
 	// Optional lets requests without the header pass, unprotected.
 	//
-	// Defaults to 400 for them.
+	// Defaults to false: they are answered with 400.
 	Optional bool
 
-	// Logger receives a warning for each request that the store or a stored response kept from its
-	// answer, and for each response that is refused for its size, of names and numbers.
+	// Logger receives a warning for each request that was not answered because of the store or a
+	// stored response, and for each response that is refused for its size. Its entries have names
+	// and numbers.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 
-// Public is a [Config.Scope] for an API whose clients share their keys and see each other's
+// Public is a [Config.Scope] for an API with clients that share their keys and see each other's
 // responses.
 func Public(*http.Request) (string, error) { return "public", nil }
 
-// A Middleware has the handlers behind it handle each request once. It is safe for concurrent
-// use, and needs no closing.
+// A Middleware makes its handlers handle each request once. It is safe for concurrent use. There is
+// nothing to close.
 type Middleware struct {
 	intents *intent.Manager
 	config  Config
@@ -156,8 +161,8 @@ type Middleware struct {
 	waiting chan struct{}
 }
 
-// New returns middleware whose responses are the results of intents, which it alone confirms. The
-// error names all mistakes in the configuration, and matches
+// New returns middleware that stores responses as the results of intents. No other program may
+// confirm these intents. The error names all mistakes in the configuration, and matches
 // [messagestore.ErrInvalid].
 func New(intents *intent.Manager, config *Config) (*Middleware, error) {
 	m := &Middleware{intents: intents, forms: forms{kept: map[string]bool{}}, methods: map[string]bool{}, waiting: make(chan struct{}, waiting)}
@@ -194,8 +199,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// keep reports whether the next request would have the same response: not after a failure, or
-// for want of a credential, of time or of patience.
+// keep reports whether the next request would have the same response. It would not after a failure,
+// or if a credential, time or patience was missing.
 func keep(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
@@ -277,29 +282,30 @@ func isToken(s string) bool {
 	}) < 0
 }
 
-// Handler returns a handler that has next handle each request once.
+// Handler returns a handler that lets next handle each request once.
 //
-// Next gets the request with its body, read whole, and a context that does not end when the
-// client hangs up: it ends after [Config.Timeout], or with an error that matches
-// [intent.ErrLeaseLost] as its cause ([context.Cause]) if the lease is lost. Its response is held
-// back until it is stored. The [http.ResponseWriter] neither flushes nor hijacks: these are
-// [http.ErrNotSupported]. Informational statuses and trailers are dropped.
+// Next gets the request with its complete body, and a context that does not end when the client
+// hangs up: it ends after [Config.Timeout], or if the lease is lost, with a cause ([context.Cause])
+// that matches [intent.ErrLeaseLost]. Its response is held back until it is stored. The
+// [http.ResponseWriter] neither flushes nor hijacks: these return [http.ErrNotSupported].
+// Informational statuses and trailers are dropped.
 //
 // A response above [Config.MaxResponse] is refused: next's writes fail with an error that matches
-// [ErrResponseTooLarge]. Once next has returned, the intent is confirmed as done, and this request and
-// each later one with the key is answered with 409, response-not-kept: next is not called again. If
-// [Config.Keep] does not keep the status, the intent is released, and the answer is 500,
+// [ErrResponseTooLarge]. Once next has returned, the intent is confirmed as done, and this request
+// and each later one with the key is answered with 409, response-not-kept: next is not called
+// again. If [Config.Keep] does not keep the status, the intent is released, and the answer is 500,
 // handler-failed: see [Problem].
 //
-// If the lease is lost, the response is not sent: the client gets the answer of the request that
-// came after. A panic goes on, after the intent is released.
+// If the lease is lost, the response is not sent: the client gets the answer to the later request.
+// A panic goes on, after the intent is released.
 //
-// A request that next makes to a handler behind a middleware with its own context and its own key, and
-// a request that meets a middleware twice, passes: it is a part of the request whose lease is held.
-// What a middleware behind this one answers by itself is sent, and never stored.
+// If next itself sends a request to a handler with this middleware, with its own context and its
+// own key, that request passes, and so does a request that reaches a middleware twice: it is a part
+// of the request that holds the lease. An answer that an inner middleware gives on its own is sent,
+// and never stored.
 //
-// A next that is nil, or that [http.TimeoutHandler] returned, panics: its time-out would answer while
-// the work goes on without a lease. [Config.Timeout] is for that.
+// If next is nil, or comes from [http.TimeoutHandler], Handler panics: the time-out would answer
+// while the work goes on without a lease. Use [Config.Timeout] instead.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("idempotency: nil handler") // as net/http does
@@ -341,7 +347,7 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 	b := newBody(w, r, m.config.MaxBody)
 	scope, err := m.scope(b)
 	if err != nil || scope == "" {
-		refuse(w, http.StatusUnauthorized, problemScope, "") // the error is not the client's to see
+		refuse(w, http.StatusUnauthorized, problemScope, "") // the client may not see the error
 		return nil
 	}
 	body, err := b.whole()
@@ -368,7 +374,7 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 	}
 	if err != nil {
 		m.config.Logger.Warn().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no fingerprint")
-		refuse(w, http.StatusBadRequest, problemFingerprint, "") // the error is not the client's to see
+		refuse(w, http.StatusBadRequest, problemFingerprint, "") // the client may not see the error
 		return nil
 	}
 	return &call{m: m, id: identity{scope, key}, w: w, r: r, body: body, same: same}
@@ -381,7 +387,7 @@ func (m *Middleware) scope(b *body) (string, error) {
 	return m.config.Scope(r)
 }
 
-// reading returns a fingerprint that may read the body of its request, too.
+// reading returns a fingerprint function that may also read the body of its request.
 func reading(f func(*http.Request, []byte) (string, error)) func(*http.Request, []byte) (string, error) {
 	return func(r *http.Request, body []byte) (string, error) {
 		r = withBody(r.Context(), r, body)
@@ -390,14 +396,14 @@ func reading(f func(*http.Request, []byte) (string, error)) func(*http.Request, 
 	}
 }
 
-// callOf returns the request that a handler is at work on, nil for none.
+// callOf returns the request that a handler works on, or nil.
 func callOf(ctx context.Context) *call {
 	c, _ := callctx.Of(ctx).Request.(*call)
 	return c
 }
 
-// Lease returns the lease under which the request of ctx is handled, or nil outside a handler
-// behind a [Middleware], as for a request without a key.
+// Lease returns the lease under which the request of ctx is handled. It returns nil outside a
+// handler of a [Middleware], and for a request without a key.
 func Lease(ctx context.Context) *intent.Lease {
 	if c := callOf(ctx); c != nil {
 		return c.lease
@@ -406,9 +412,9 @@ func Lease(ctx context.Context) *intent.Lease {
 }
 
 // Forget keeps the response to the request of ctx from being stored, with any status: it is sent,
-// and the next request with the key is handled again. A response that a transaction of the handler has
-// committed ([Response.Write]) is stored all the same, and is sent. Outside a handler behind a [Middleware]
-// Forget does nothing.
+// and the next request with the key is handled again. A response that a transaction of the handler
+// has committed ([Response.Write]) is still stored, and is sent. Outside a handler of a
+// [Middleware] Forget does nothing.
 func Forget(ctx context.Context) {
 	if c := callOf(ctx); c != nil {
 		c.mu.Lock()

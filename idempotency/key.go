@@ -17,9 +17,10 @@ const MaxKey = 255
 // errNoKey is returned for a request without the header.
 var errNoKey = errors.New("no key")
 
-// KeyOf returns the key in the header of a request, as the middleware reads it: bare, or a string of RFC 8941 in
-// quotes, which are one key. A handler that reserves a key by other means, as with package inbox, reads it so. A request
-// without a key, or with one that cannot be read, is an [*messagestore.InvalidError].
+// KeyOf returns the key in the header of a request, as the middleware reads it: bare, or as a
+// quoted string of RFC 8941; both are the same key. Use it in a handler that reserves a key by
+// other means, such as package inbox. If the key is missing or cannot be read, the error is a
+// [*messagestore.InvalidError].
 func KeyOf(header http.Header) (string, error) {
 	key, err := keyOf(header)
 	if errors.Is(err, errNoKey) {
@@ -28,8 +29,8 @@ func KeyOf(header http.Header) (string, error) {
 	return key, err
 }
 
-// keyOf returns the key of a request. Two lines of the header are no key, even if they are
-// equal: a proxy in between may have added one.
+// keyOf returns the key of a request. Two lines of the header are refused, even if they are equal,
+// because a proxy in between may have added one.
 func keyOf(header http.Header) (string, error) {
 	switch values := header.Values(Header); len(values) {
 	case 0:
@@ -41,8 +42,8 @@ func keyOf(header http.Header) (string, error) {
 	}
 }
 
-// parseKey reads a key as the draft has it, a string of RFC 8941 in quotes, or bare, as the
-// clients of Stripe send it. Both spellings are one key.
+// parseKey reads a key in the form of the draft, a quoted string of RFC 8941, or bare, as the
+// clients of Stripe send it. Both spellings are the same key.
 func parseKey(value string) (string, error) {
 	value = strings.Trim(value, " \t")
 	key := value

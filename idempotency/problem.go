@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// A Problem is the body of an answer that the middleware gives by itself: RFC 9457,
+// A Problem is the body of an answer from the middleware itself: RFC 9457,
 // application/problem+json.
 //
-// Its type ends with the name that the header [ProblemHeader] has:
+// Its type ends with the name in the header [ProblemHeader]:
 //
 //	key-missing          400  the request has no key
 //	key-invalid          400  the header holds no key
@@ -36,16 +36,16 @@ import (
 type Problem struct {
 	// Type is the name of the problem, for programs: a URI that ends with #problem-in-progress, for example.
 	Type string `json:"type"`
-	// Title is the same in words. Status is the answer's.
+	// Title is the same in words. Status is the status of the answer.
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	// Detail is about this request.
 	Detail string `json:"detail,omitempty"`
 }
 
-// ProblemHeader is the name of the response header by which a middleware knows an answer that another
-// one gave by itself: it has the end of the problem's type, such as in-progress. A failure with it is
-// never stored, since the next one may be another.
+// ProblemHeader is the name of the response header by which a middleware recognises an answer from
+// another middleware: it has the end of the problem's type, such as in-progress. A failure with
+// this header is never stored, because the next answer may be different.
 const ProblemHeader = "Idempotency-Problem"
 
 // The types of problems: see [Problem].
@@ -99,13 +99,13 @@ func refuse(w http.ResponseWriter, status int, kind, detail string) {
 	_, _ = w.Write(text) // the client may be gone
 }
 
-// refuseFor answers with a problem that passes.
+// refuseFor answers with a temporary problem.
 func refuseFor(w http.ResponseWriter, status int, kind, detail string, after time.Duration) {
 	w.Header().Set("Retry-After", strconv.FormatInt(seconds(after), 10))
 	refuse(w, status, kind, detail)
 }
 
-// seconds rounds up, to 1 at least.
+// seconds rounds up, to at least 1.
 func seconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-1)/time.Second))
 }

@@ -17,35 +17,35 @@ var (
 	errLength = errors.New("the handler wrote another length than it had declared")
 )
 
-// A recorder is the [http.ResponseWriter] that a handler gets. It holds the response back until
-// its outcome is stored, and treats it as net/http would have done. It has no Flush and no
-// Hijack, so that [http.ResponseController] answers [http.ErrNotSupported].
+// A recorder is the [http.ResponseWriter] that a handler gets. It holds the response back until its
+// outcome is stored, and treats it as net/http would have done. It has no Flush and no Hijack, so
+// that [http.ResponseController] returns [http.ErrNotSupported].
 //
-// A body that grows beyond the limit is dropped, and its writes fail. The methods of the handler may
-// be called beside stop, send and close, and reach nothing after them: a handler that does not stop
-// owns its header, and nothing else reads that.
+// A body that grows beyond the limit is dropped, and its writes fail. The methods for the handler
+// may be called concurrently with stop, send and close, and have no effect after them: a handler
+// that does not stop owns its header, and nothing else reads that.
 type recorder struct {
 	limit int
 
 	header http.Header // the handler's alone
 
 	mu       sync.Mutex
-	behind   *http.ResponseController // of the connection
+	behind   *http.ResponseController // controls the connection
 	declared int64                    // the Content-Length that the handler has set, or -1
 	length   int64                    // of the body so far
-	beyond   bool                     // the handler wrote more than it had declared, which was refused
+	beyond   bool                     // the handler tried to write more than it had declared
 	response Response
-	wrote    bool // the status stands
+	wrote    bool // the status is fixed
 	ended    bool
-	failed   error // the response is not whole
+	failed   error // the response is not complete
 }
 
 func newRecorder(w http.ResponseWriter, limit int) *recorder {
 	return &recorder{limit: limit, header: w.Header().Clone(), behind: http.NewResponseController(w), declared: -1}
 }
 
-// Header returns the header that WriteHeader takes its copy of. As with net/http it may not be
-// used once the handler has returned.
+// Header returns the header that WriteHeader copies. As with net/http it may not be used after the
+// handler has returned.
 func (r *recorder) Header() http.Header {
 	if r.header == nil {
 		r.header = http.Header{}
@@ -88,21 +88,22 @@ func (r *recorder) writeHeader(status int) {
 	}
 }
 
-// SetReadDeadline sets the connection's read deadline, as [http.ResponseController] has it.
+// SetReadDeadline sets the connection's read deadline, for [http.ResponseController].
 func (r *recorder) SetReadDeadline(t time.Time) error {
 	return r.reach(func() error { return r.behind.SetReadDeadline(t) })
 }
 
-// SetWriteDeadline sets the connection's write deadline, as [http.ResponseController] has it: it
-// counts when the response is sent.
+// SetWriteDeadline sets the connection's write deadline, for [http.ResponseController]. It applies
+// when the response is sent.
 func (r *recorder) SetWriteDeadline(t time.Time) error {
 	return r.reach(func() error { return r.behind.SetWriteDeadline(t) })
 }
 
-// EnableFullDuplex has nothing to do: the whole body is there before the handler is called.
+// EnableFullDuplex does nothing, because the whole body is read before the handler is called.
 func (r *recorder) EnableFullDuplex() error { return r.reach(func() error { return nil }) }
 
-// reach has the handler reach the connection, which is another's once the response has ended.
+// reach lets the handler use the connection, which serves other requests once the response has
+// ended.
 func (r *recorder) reach(f func() error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,13 +149,13 @@ func write[T []byte | string](r *recorder, p T) (int, error) {
 	return len(p), nil
 }
 
-// fail gives the body up: this and all later writes fail.
+// fail gives up the body: this and all later writes fail.
 func (r *recorder) fail(err error) error {
 	r.failed, r.response.Body = err, nil
 	return err
 }
 
-// size is about the size of the stored response.
+// size returns the approximate size of the stored response.
 func (r *recorder) size() int {
 	n := len(r.response.Body)
 	for name, values := range r.response.Header {
@@ -172,9 +173,9 @@ func (r *recorder) began() bool {
 	return r.wrote
 }
 
-// end makes every later write fail, and returns the response. The error tells of a handler that wrote
-// less than it declared, and of a response that is too large, whose status is returned nevertheless. It
-// reads the header: it is called where the handler has returned.
+// end makes every later write fail, and returns the response. The error says that a handler wrote
+// less than it declared, or that a response is too large; the status is returned in both cases. It
+// reads the header, so call it only after the handler has returned.
 func (r *recorder) end() (Response, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,7 +203,7 @@ func (r *recorder) finish() {
 	}
 }
 
-// stop makes every later write of a handler fail that may still be at work.
+// stop makes every later write fail, for a handler that may still be at work.
 func (r *recorder) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,7 +224,7 @@ func (r *recorder) close() {
 	r.ended, r.response.Body = true, nil
 }
 
-// typed adds the content type that net/http would find by the body.
+// typed adds the content type that net/http would derive from the body.
 func typed(header http.Header, body []byte) http.Header {
 	if _, has := header["Content-Type"]; has || len(body) == 0 || header.Get("Content-Encoding") != "" {
 		return header

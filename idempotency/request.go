@@ -20,7 +20,7 @@ var (
 	errNoLength   = errors.New("the body has no length and no bytes: it cannot be told from one that was read before")
 )
 
-// A body is the body of a request. What a scope reads of it is kept.
+// A body is the body of a request. It keeps the bytes that a scope reads.
 type body struct {
 	r     *http.Request
 	limit int64
@@ -47,9 +47,9 @@ func (b *body) request() *http.Request {
 	return r
 }
 
-// whole reads the rest, and returns all of it. The error is an [*http.MaxBytesError] if there is more
-// than the limit, and matches errReadBefore or errNoLength if bytes may be missing that the client has
-// sent.
+// whole reads the rest, and returns all of it. The error is an [*http.MaxBytesError] if there is
+// more than the limit, and matches errReadBefore or errNoLength if bytes that the client has sent
+// may be missing.
 func (b *body) whole() ([]byte, error) {
 	if b.r.ContentLength > b.limit {
 		return nil, &http.MaxBytesError{Limit: b.limit}
@@ -67,10 +67,10 @@ func (b *body) whole() ([]byte, error) {
 	return b.read.Bytes(), nil
 }
 
-// hasForm reports whether a form was parsed of the body.
+// hasForm reports whether a form was parsed from the body.
 func hasForm(r *http.Request) bool { return len(r.PostForm) > 0 || r.MultipartForm != nil }
 
-// withBody returns the request as a handler gets it: its own, with the body, whole, and another
+// withBody returns the request for a handler: a separate copy, with the complete body and another
 // context.
 func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
 	r = r.Clone(ctx)
@@ -80,21 +80,21 @@ func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
 	return r
 }
 
-// removeFiles removes the files that parsing a form has made. Net/http does so for the request that
-// it knows.
+// removeFiles removes the files that parsing a form has created. Net/http does so only for its own
+// request.
 func removeFiles(r *http.Request) {
 	if r.MultipartForm != nil {
-		_ = r.MultipartForm.RemoveAll() // a file that stays is in the directory of temporary files
+		_ = r.MultipartForm.RemoveAll() // a leftover file is in the directory for temporary files
 	}
 }
 
-// fingerprint tells requests with one key apart: by method, target, content type, encoding, range and
-// body, and by the host if that is asked for. Every part stands behind its length, so that no two
-// requests run together.
+// fingerprint distinguishes requests with one key: by method, target, content type, encoding, range
+// and body, and by the host if the caller asks for it. Every part follows its length, so that no
+// two requests can have the same parts joined differently.
 //
-// The target counts as the client sent it and as the handler gets it: one handler may stand at two
-// paths behind [http.StripPrefix], and two paths may be made of one. A body of JSON counts by what
-// every decoder reads of it, so that its white space may differ.
+// The target counts both as the client sent it and as the handler gets it: one handler may serve
+// two paths behind [http.StripPrefix], and two paths may be rewritten to one. A JSON body counts by
+// the meaning that every decoder reads from it, so that its white space may differ.
 func fingerprint(r *http.Request, body []byte, host bool) (string, error) {
 	kind, form := contentType(strings.Join(r.Header.Values("Content-Type"), ", ")), "bytes"
 	if isJSON(kind) {
@@ -113,8 +113,8 @@ func fingerprint(r *http.Request, body []byte, host bool) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum), nil
 }
 
-// sentTo returns the path and the query that the client sent, also if it named the host before them, as
-// it does to a proxy.
+// sentTo returns the path and the query that the client sent, even if the client named the host
+// before them, as for a proxy.
 func sentTo(r *http.Request) string {
 	target := r.RequestURI
 	if _, rest, absolute := strings.Cut(target, "://"); absolute && !strings.HasPrefix(target, "/") {
@@ -130,8 +130,8 @@ func sentTo(r *http.Request) string {
 	return target
 }
 
-// choosesHost reports whether a pattern of [http.ServeMux] names a host: then another host is another
-// endpoint.
+// choosesHost reports whether a pattern of [http.ServeMux] names a host: then another host is
+// another endpoint.
 func choosesHost(pattern string) bool {
 	if _, rest, ok := strings.Cut(pattern, " "); ok {
 		pattern = strings.TrimLeft(rest, " \t")
@@ -139,7 +139,7 @@ func choosesHost(pattern string) bool {
 	return pattern != "" && !strings.HasPrefix(pattern, "/")
 }
 
-// hash is the SHA-256 of parts, each behind its length.
+// hash returns the SHA-256 of parts, each after its length.
 func hash(parts ...[]byte) []byte {
 	h := sha256.New()
 	for _, part := range parts {
@@ -151,7 +151,8 @@ func hash(parts ...[]byte) []byte {
 	return h.Sum(nil)
 }
 
-// contentType returns the one spelling of a media type, or the value as it is if it is none.
+// contentType returns a media type in its standard spelling, or the unchanged value if it is
+// invalid.
 func contentType(value string) string {
 	kind, parameters, err := mime.ParseMediaType(value)
 	if err != nil {

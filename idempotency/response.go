@@ -16,22 +16,22 @@ import (
 	"unicode/utf8"
 )
 
-// errCorrupt is matched by the error for a stored response that cannot be read, was changed, or
-// belongs to another key.
+// errCorrupt is the error for a stored response that cannot be read, was changed, or belongs to
+// another key.
 var errCorrupt = errors.New("corrupt stored response")
 
 func corrupt(rule string, args ...any) error {
 	return fmt.Errorf("%w: %s", errCorrupt, fmt.Sprintf(rule, args...))
 }
 
-// A Response is an answer as it is stored and replayed.
+// A Response is an answer in the form that is stored and replayed.
 type Response struct {
 	// Status is the status code.
 	//
 	// Defaults to 200.
 	Status int
 
-	// Header has the header fields. The headers of [Config.Headers] and of [KeptHeaders] are stored.
+	// Header has the header fields. Only those in [Config.Headers] and [KeptHeaders] are stored.
 	Header http.Header
 
 	// Body is sent byte for byte.
@@ -58,36 +58,36 @@ var neverKept = []string{
 }
 
 // formVersion is the version of the form in which responses are stored. Every version that a
-// release has written can be read for ever: see testdata/stored.
+// release has written must stay readable: see testdata/stored.
 const formVersion = 1
 
-// A form is a response as it is stored: the result of an intent. It has all fields of the
-// version that it was written in, and a sum over them and over the key that they belong to.
+// A form is a stored response: the result of an intent. It has all fields of the version with which
+// it was written, and a checksum over them and over its key.
 type form struct {
 	Version int     `json:"version"`
 	Status  int     `json:"status"`
 	Header  []field `json:"header,omitempty"`
-	Text    string  `json:"text,omitempty"`  // the body, where that is the shorter form of it
+	Text    string  `json:"text,omitempty"`  // the body, if text is its shorter form
 	Bytes   []byte  `json:"bytes,omitempty"` // the body otherwise
-	// TooLarge is true of a response that was refused as too large. The form has its status alone.
+	// TooLarge is true if the response was refused as too large. Then the form only has its status.
 	TooLarge bool   `json:"tooLarge,omitempty"`
 	Sum      string `json:"sum"`
 }
 
-// A field is one line of a header. Its value may have any bytes but line ends and NUL.
+// A field is one line of a header. Its value may have any bytes except line ends and NUL.
 type field struct {
 	Name  string `json:"name"`
 	Value string `json:"value,omitempty"`
-	Bytes []byte `json:"bytes,omitempty"` // the value, where it is not UTF-8
+	Bytes []byte `json:"bytes,omitempty"` // the value, if it is not UTF-8
 }
 
-// forms are the stored responses of a middleware.
+// forms reads and writes the stored responses of a middleware.
 type forms struct {
 	kept    map[string]bool // canonical names of header fields
-	secrets [][]byte        // the first signs, and each may have signed; an empty one is none
+	secrets [][]byte        // the first signs, and each may have signed; an empty one means no secret
 }
 
-// encode returns the form of the response to a key's request, with the headers that are kept.
+// encode returns the form of the response to a key's request, with the headers to store.
 func (s forms) encode(id identity, r Response) form {
 	f := form{Version: formVersion, Status: r.Status}
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
@@ -104,7 +104,7 @@ func (s forms) encode(id identity, r Response) form {
 	return f
 }
 
-// tooLarge returns the form of a response that is not kept.
+// tooLarge returns the form of a response that is too large to store.
 func (s forms) tooLarge(id identity, status int) form {
 	f := form{Version: formVersion, Status: status, TooLarge: true}
 	f.Sum = f.sum(id, s.secrets[0])
@@ -128,7 +128,7 @@ func (f field) value() string {
 	return f.Value
 }
 
-// pack returns a body as text if JSON holds that as it is, and in fewer bytes than Base64.
+// pack returns a body as text if JSON can hold it unchanged, in fewer bytes than Base64.
 func pack(body []byte) (text string, raw []byte) {
 	if !utf8.Valid(body) || bytes.IndexByte(body, 0) >= 0 {
 		return "", body
@@ -150,8 +150,9 @@ func pack(body []byte) (text string, raw []byte) {
 	return string(body), nil
 }
 
-// decode returns the response of a stored result, with the headers that are kept: any writer of the store may
-// have written another. It is not ok if the response was not kept.
+// decode returns the response of a stored result. It only returns headers that may be stored,
+// because any writer of the store may have added others. It is not ok if the response was too large
+// to store.
 func (s forms) decode(id identity, raw json.RawMessage) (r Response, ok bool, err error) {
 	var version struct {
 		Version *int `json:"version"`
@@ -195,8 +196,8 @@ func (s forms) decode(id identity, raw json.RawMessage) (r Response, ok bool, er
 	return r, true, nil
 }
 
-// sum covers every field, and the key: a response that is moved to another key is corrupt. With a secret it is an
-// HMAC.
+// sum covers every field, and the key: a response that is moved to another key is corrupt. With a
+// secret it is an HMAC.
 func (f form) sum(id identity, secret []byte) string {
 	parts := [][]byte{
 		[]byte("response"), []byte(strconv.Itoa(f.Version)), []byte(id.scope), []byte(id.key), []byte(strconv.Itoa(f.Status)),
@@ -221,7 +222,7 @@ type identity struct{ scope, key string }
 func (r Response) send(w http.ResponseWriter) {
 	header := w.Header()
 	if _, has := r.Header["Content-Type"]; !has {
-		header["Content-Type"] = nil // otherwise net/http looks for one
+		header["Content-Type"] = nil // otherwise net/http would detect one
 	}
 	maps.Copy(header, r.Header)
 	if hasBody(r.Status) {
