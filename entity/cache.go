@@ -9,13 +9,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A cache holds the states used last. A nil *cache holds none. Entities are
-// copied on their way in and out, so that the cache shares nothing with a caller.
+// A cache holds the most recently used states. A nil *cache holds none. Entities are copied on
+// their way in and out, so that the cache shares nothing with a caller.
 type cache[T any] struct {
 	size int
 
 	mu     sync.Mutex
-	recent *list.List // of *entry[T], the one used last in front
+	recent *list.List // of *entry[T], the most recently used in front
 	byName map[messagestore.StreamName]*list.Element
 }
 
@@ -46,8 +46,8 @@ func (c *cache[T]) get(stream messagestore.StreamName) (state[T], bool) {
 	return known, true
 }
 
-// put keeps a copy of loaded, unless a later version is known. An empty stream is
-// not kept: there is nothing to save.
+// put stores a copy of loaded, unless a later version is known. It does not store an empty stream,
+// because that saves nothing.
 func (c *cache[T]) put(stream messagestore.StreamName, loaded state[T]) {
 	if c == nil || loaded.version == messagestore.NoStream {
 		return
@@ -69,7 +69,7 @@ func (c *cache[T]) put(stream messagestore.StreamName, loaded state[T]) {
 	}
 }
 
-// drop forgets stream, if its cached entity ends with the message last.
+// drop removes stream, if its cached entity ends with the message last.
 func (c *cache[T]) drop(stream messagestore.StreamName, last uuid.UUID) {
 	if c == nil {
 		return

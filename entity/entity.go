@@ -15,7 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A MessageStore is the part of [messagestore.Store] that entities use.
+// A MessageStore has the methods of [messagestore.Store] that entities use.
 type MessageStore interface {
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
@@ -25,21 +25,21 @@ type MessageStore interface {
 // NoCache is a [Config.CacheSize] that turns the cache off.
 const NoCache = -1
 
-// Config changes how a [Store] works. A nil *Config is a good one.
+// Config changes how a [Store] works. Nil means all defaults.
 type Config struct {
-	// CacheSize is the number of entities in the cache, those used last: at least 1,
-	// or [NoCache].
+	// CacheSize is the number of entities in the cache, the most recently used ones: at least 1, or
+	// [NoCache].
 	//
 	// Defaults to 1000.
 	CacheSize int
 
-	// Snapshot says when to keep a copy of an entity in the database.
+	// Snapshot says when to store a copy of an entity in the database.
 	//
 	// Defaults to never.
 	Snapshot Snapshot
 
 	// Logger receives a debug event for each snapshot that is written, and a warning for each that
-	// could not be, of names and numbers, never of content.
+	// could not be written. Its entries have names and numbers, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -48,20 +48,20 @@ type Config struct {
 // maxTagBytes bounds [Snapshot.Tag].
 const maxTagBytes = 255
 
-// A Snapshot says when to keep a copy of an entity in the database.
+// A Snapshot says when to store a copy of an entity in the database.
 type Snapshot struct {
-	// Every is the number of messages after which the next copy is due: at least 1. The Get that finds
-	// it due writes it. An entity whose JSON does not decode to an equal value is not copied, and a
-	// warning says so. Neither is an entity whose identifier is so long that the copy's stream name
-	// would be above [text.MaxNameBytes].
+	// Every is the number of messages after which the next copy is due: at least 1. The Get that
+	// finds it due writes it. If an entity's JSON does not decode to an equal value, it is not
+	// copied, and a warning is logged. An entity is not copied either if the copy's stream name
+	// would be longer than [text.MaxNameBytes], because of a long identifier.
 	//
-	// Defaults to 0, for never.
+	// Defaults to 0, which means never.
 	Every int
 
-	// Tag is the version of the copies, their schema version. Change it whenever the entity's type or its
-	// projection changes: copies with another tag are passed over, and so are those that do not encode to
-	// themselves, as where they lack a field. It is UTF-8 without U+0000, at most
-	// 255 bytes.
+	// Tag is the schema version of the copies. Change it whenever the entity's type or its
+	// projection changes: copies with another tag are ignored, and so are copies that do not encode
+	// to themselves, for example because they lack a field. It is UTF-8 without U+0000, at most 255
+	// bytes.
 	//
 	// Defaults to "".
 	Tag string
@@ -79,12 +79,12 @@ type Store[T any] struct {
 
 // New returns a store of the entities in category. It reads nothing.
 //
-// A T is a value: not a pointer, not an interface. To be cached, it holds no pointer, slice,
-// map, channel, function or interface, or has a method Clone that returns a T that shares
+// T must be a value type: not a pointer, not an interface. To be cached, it must hold no pointer,
+// slice, map, channel, function or interface, or have a method Clone that returns a T that shares
 // none of them.
 //
-// The error has all mistakes in the arguments together, those in registering with the projection too: errors that match
-// [messagestore.ErrInvalid]. New ends registration.
+// The error has all mistakes in the arguments together, including those in registering with the
+// projection: errors that match [messagestore.ErrInvalid]. New ends registration.
 func New[T any](store MessageStore, category messagestore.Category, projection *Projection[T], config *Config) (*Store[T], error) {
 	s := &Store[T]{messages: store, category: category, projection: projection}
 	if config != nil {
@@ -132,7 +132,8 @@ func (s *Store[T]) validate() error {
 	return errors.Join(append(wrong, checkType[T](s.config.CacheSize != NoCache))...)
 }
 
-// tagRule returns the rule that a tag breaks, or "". No copy with it could be written.
+// tagRule returns the rule that a tag breaks, or "". A copy with an invalid tag could not be
+// written.
 func tagRule(tag string) string {
 	switch {
 	case len(tag) > maxTagBytes:
@@ -148,13 +149,13 @@ func tagRule(tag string) string {
 // Stream returns the name of the stream of the entity with the given identifier.
 func (s *Store[T]) Stream(id string) messagestore.StreamName { return s.category.Stream(id) }
 
-// Get returns the entity with the given identifier, and its version, with every
-// message that was written before Get was called. An empty stream is the zero T at
-// [messagestore.NoStream]. The entity is the caller's own.
+// Get returns the entity with the given identifier, and its version, including every message that
+// was written before Get was called. For an empty stream it returns the zero T at
+// [messagestore.NoStream]. You own the entity.
 //
-// An error is the store's, the projection's for a message that it cannot apply, a
-// [*TrimmedError] or a [*DeletedError]. A panic in the projection is not recovered here; a
-// consumer recovers it.
+// The error comes from the store, or from the projection if it cannot apply a message, or is a
+// [*TrimmedError] or a [*DeletedError]. Get does not recover a panic in the projection; a consumer
+// does.
 func (s *Store[T]) Get(ctx context.Context, id string) (T, messagestore.Version, error) {
 	loaded, err := s.load(ctx, s.Stream(id))
 	if err != nil {
@@ -169,7 +170,7 @@ type state[T any] struct {
 	entity  T
 	version messagestore.Version
 	last    uuid.UUID            // the id of the message at version
-	kept    messagestore.Version // of the last snapshot
+	kept    messagestore.Version // version of the last snapshot
 	deleted bool                 // the message at version is a tombstone
 }
 
@@ -219,16 +220,15 @@ func (s *Store[T]) load(ctx context.Context, stream messagestore.StreamName) (st
 	return loaded, nil
 }
 
-// differs logs that the stream no longer has the message that base ends with: the stream
-// was trimmed or deleted, or the database restored.
+// differs logs that the stream does not have the last message of base any more: the stream was
+// trimmed or deleted, or the database restored.
 func (s *Store[T]) differs(stream messagestore.StreamName, base state[T]) {
 	s.config.Logger.Warn().Str("stream", string(stream)).Int64("version", int64(base.version)).Msg("the stream has changed behind the cached entity: load it anew")
 }
 
-// fold applies the messages after base to it. It does not fit if the stream does not hold
-// the message that base ends with. A snapshot also fits if that message was the last that
-// was removed: snapshot and stream are in one database, while the cache of a process may be
-// older than both.
+// fold applies the messages after base to it. It does not fit if the stream does not have the last
+// message of base. A snapshot also fits if that message was the last one that was removed: snapshot
+// and stream are in one database, while the cache of a process may be older than both.
 func (s *Store[T]) fold(ctx context.Context, stream messagestore.StreamName, base state[T], snapshot bool) (loaded state[T], fits bool, err error) {
 	next := base.version + 1
 	var gap *TrimmedError // unless a tombstone comes: the messages before it do not count

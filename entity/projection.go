@@ -12,13 +12,13 @@ import (
 	"github.com/dibs-go/dibs/upcast"
 )
 
-// ErrUnknownType is matched by the error of a projection for a message of a type that no function is
-// registered for, and that is not ignored. A newer version of the service may have written the message,
-// so a consumer retries the message that it was handling, as after any other failure.
+// ErrUnknownType is returned by a projection for a message if no function is registered for its
+// type and the type is not ignored. A newer version of the service may have written the message, so
+// a consumer retries the message that it was handling, as after any other failure.
 var ErrUnknownType = errors.New("unknown message type: no function is registered for it (On), and the projection does not ignore it (Ignore, IgnoreUnknown)")
 
-// A Projection has a function for each type of message, which applies the message to a T. A
-// message of another type is an error, unless the type is ignored.
+// A Projection has a function for each type of message, which applies the message to a T. A message
+// of another type is an error, unless the type is ignored.
 //
 // Register before use; afterwards it is safe for concurrent use.
 type Projection[T any] struct {
@@ -31,23 +31,21 @@ type Projection[T any] struct {
 	wrong  atomic.Bool // there are mistakes
 }
 
-// NewProjection returns a projection with nothing registered. A message of a type that it has no
-// function for is an error that matches [ErrUnknownType]: an event that was renamed, or one of a
-// later version of the service, would otherwise be missing from the entity, and a decision on
-// that entity would be written at a version that fits. [Ignore] has it pass over events that do
-// not change the entity, by their type, and [Projection.IgnoreUnknown] all that it has no
-// function for.
+// NewProjection returns a projection without functions. A message of a type without a function is
+// an error that matches [ErrUnknownType]: otherwise a renamed event, or an event of a later version
+// of the service, would be missing from the entity, and a decision based on that entity could still
+// be written at a matching version. [Ignore] makes the projection skip certain event types that do
+// not change the entity, and [Projection.IgnoreUnknown] makes it skip all types without a function.
 func NewProjection[T any]() *Projection[T] {
 	return &Projection[T]{routes: map[string]func(T, *messagestore.Message) (T, error){}}
 }
 
-// On registers the function for messages of type E, and for those in an older form of it, if any
-// are given. The function returns the entity as it is after the message. Its result depends on
-// its arguments alone, and it changes nothing else: it is called again for the same message,
-// whenever the entity is loaded.
+// On registers the function for messages of type E, and for those in the given older forms of it.
+// The function returns the entity after the message. Its result must depend only on its arguments,
+// and it must not change anything else: it is called again for the same message whenever the entity
+// is loaded.
 //
-// Mistakes in registering are kept, as a [handler.Mux] keeps them:
-// [Projection.Validate] returns them.
+// Mistakes in registering are collected, as in a [handler.Mux]: [Projection.Validate] returns them.
 //
 // On panics if p is nil.
 //
@@ -60,8 +58,8 @@ func On[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E) 
 	OnMessage(p, func(entity T, event E, _ *messagestore.Message) T { return f(entity, event) }, older...)
 }
 
-// OnMessage is [On] for a function that looks at the message's envelope too: its
-// time, position or metadata.
+// OnMessage is [On] for a function that also uses the message's envelope: its time, position or
+// metadata.
 func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, event E, m *messagestore.Message) T, older ...upcast.Form[E]) {
 	p.must("On")
 	forms, err := upcast.Forms(older...)
@@ -87,8 +85,8 @@ func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, ev
 	}
 }
 
-// Ignore has p pass over messages of type E, and of the other named types, if any: events that
-// have no Go type any more.
+// Ignore makes p skip messages of type E, and of the other named types: events that have no Go type
+// any more.
 //
 //	entity.Ignore[SeatViewed](seat, "SeatWatched")
 //
@@ -112,9 +110,9 @@ func Ignore[E messagestore.Body, T any](p *Projection[T], others ...string) {
 	}
 }
 
-// IgnoreUnknown has p pass over messages of all types that it has no function for: for an entity
-// that is a view of some of another service's events. An event that is renamed, or new, is then
-// missing from the entity, and no error says so.
+// IgnoreUnknown makes p skip messages of all types without a function. Use it for an entity that is
+// a view of some of another service's events. An event that is renamed, or new, is then missing
+// from the entity, and no error says so.
 func (p *Projection[T]) IgnoreUnknown() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,14 +123,14 @@ func (p *Projection[T]) IgnoreUnknown() {
 	p.ignoreUnknown = true
 }
 
-// must panics for a projection that is nil, which can keep no mistake.
+// must panics if the projection is nil, because that cannot collect mistakes.
 func (p *Projection[T]) must(what string) {
 	if p == nil {
 		panic("entity: " + what + " of a nil Projection")
 	}
 }
 
-// register keeps the function for a type. The caller holds p.mu.
+// register stores the function for a type. The caller holds p.mu.
 func (p *Projection[T]) register(name string, apply func(T, *messagestore.Message) (T, error)) {
 	switch {
 	case p.sealed.Load():
@@ -144,7 +142,7 @@ func (p *Projection[T]) register(name string, apply func(T, *messagestore.Messag
 	}
 }
 
-// unregistered says why no message of the Go type can be applied.
+// unregistered explains why no message of the Go type can be applied.
 func unregistered(goType string, err error) error {
 	wrong, ok := errors.AsType[*messagestore.InvalidError](err)
 	switch {
@@ -164,14 +162,14 @@ func invalid(name, rule string) error {
 	return messagestore.NewInvalidError("projection", value, rule)
 }
 
-// mistake keeps err. The caller holds p.mu.
+// mistake records err. The caller holds p.mu.
 func (p *Projection[T]) mistake(err error) {
 	p.mistakes = append(p.mistakes, err)
 	p.wrong.Store(true)
 }
 
-// Validate returns the mistakes made in registering, or that nothing is registered
-// at all. Each is a [*messagestore.InvalidError].
+// Validate returns the mistakes made in registering, or an error if nothing is registered at all.
+// Each is a [*messagestore.InvalidError].
 func (p *Projection[T]) Validate() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,8 +179,8 @@ func (p *Projection[T]) Validate() error {
 	return errors.Join(p.mistakes...)
 }
 
-// Apply returns entity as it is after m. With an error, which names m, the entity is the
-// one given. A nil m is an error that matches [messagestore.ErrInvalid]. The first call ends
+// Apply returns the entity after m. If there is an error, which names m, it returns the given
+// entity. A nil m is an error that matches [messagestore.ErrInvalid]. The first call ends
 // registration.
 func (p *Projection[T]) Apply(entity T, m *messagestore.Message) (T, error) {
 	if m == nil {

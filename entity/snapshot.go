@@ -11,14 +11,15 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// snapshots reports whether snapshots of stream are written. The name of their stream is
-// longer than the entity's, and may be too long.
+// snapshots reports whether snapshots of stream are written. The name of their stream is longer
+// than the entity's, and may be too long.
 func (s *Store[T]) snapshots(stream messagestore.StreamName) bool {
 	return s.config.Snapshot.Every > 0 && removal.SnapshotStream(stream).Validate() == nil
 }
 
-// snapshot returns the last snapshot of stream, or an empty state if its tag or its content
-// does not fit, which any writer of the store may have written. The read of the stream shows whether the stream has the snapshot's message.
+// snapshot returns the last snapshot of stream. It returns an empty state if the tag or the content
+// does not fit: any writer of the store may have written it. The read of the stream then shows
+// whether it has the snapshot's message.
 func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName) (state[T], error) {
 	none := empty[T]()
 	m, err := s.messages.Last(ctx, removal.SnapshotStream(stream))
@@ -43,8 +44,8 @@ func restore[T any](m *messagestore.Message, tag string) (restored state[T], ok 
 	if err = json.Unmarshal(copied.Entity, &restored.entity); err != nil {
 		return restored, false
 	}
-	// What this type has written encodes to itself. An object without its fields, or with others, does not:
-	// decoding would make an empty entity of it.
+	// A snapshot written from this type encodes to itself. An object that lacks fields, or has
+	// others, does not: it would decode to an empty entity.
 	raw, err := encode(restored.entity)
 	return restored, err == nil && exactjson.Equal(raw, copied.Entity)
 }

@@ -12,7 +12,8 @@ import (
 
 type cloner[T any] interface{ Clone() T }
 
-// clone returns a copy of entity that shares nothing with it; New has checked that it can.
+// clone returns a copy of entity that shares nothing with it; New has checked that this is
+// possible.
 func clone[T any](entity T) T {
 	if c, ok := any(&entity).(cloner[T]); ok {
 		return c.Clone()
@@ -20,7 +21,7 @@ func clone[T any](entity T) T {
 	return entity
 }
 
-// checkType returns why a T cannot be an entity, or nil.
+// checkType returns the reason why a T cannot be an entity, or nil.
 func checkType[T any](cached bool) error {
 	t := reflect.TypeFor[T]()
 	if t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface {
@@ -39,8 +40,8 @@ func invalidEntity(path, rule string) error {
 	return messagestore.NewInvalidError("entity", path, rule)
 }
 
-// shared returns the first field of t that a plain copy has in common with the original,
-// and its kind. A time.Time holds a pointer, through which nothing is ever written.
+// shared returns the first field of t that a plain copy would share with the original, and its
+// kind. A time.Time has a pointer, but nothing is ever written through it.
 func shared(t reflect.Type, path string) (field, kind string) {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Chan, reflect.Func, reflect.Interface, reflect.UnsafePointer:
@@ -62,7 +63,7 @@ func shared(t reflect.Type, path string) (field, kind string) {
 
 var errLossy = errors.New("the entity's JSON does not decode to an equal entity: a field is not exported, is left out by its tag, or has an encoding of another type")
 
-// encode returns the JSON of entity, if decoding that brings back an equal entity.
+// encode returns the JSON of entity, if it decodes to an equal entity.
 func encode[T any](entity T) (json.RawMessage, error) {
 	raw, err := json.Marshal(entity)
 	if err != nil {
