@@ -4,42 +4,43 @@
 //	handler.On(mux, accounts.deposit) // func(context.Context, handler.Message[Deposit]) error
 //	handler.On(mux, accounts.withdraw)
 //
-// A consumer takes a [Mux]. The signature of a function is its registration. A message of
-// a type that no function takes is an error, after which the consumer retries and loses nothing;
-// a service that follows another's events calls [Mux.IgnoreUnknown].
+// A consumer takes a [Mux]. The signature of a function is its registration. A message of a type
+// without a function is an error, after which the consumer retries and loses nothing; a service
+// that follows another's events calls [Mux.IgnoreUnknown].
 //
-// A message in an older form of a type, under another name or with other fields, reaches the
-// function of the present type if the form is registered beside it: see package upcast.
+// If a message is in an older form of a type, under another name or with other fields, it reaches
+// the function of the current type, provided that the form is registered with it: see package
+// upcast.
 //
-// Packages that make a function out of others, such as reservation and saga, return a [Handler],
+// Packages that make functions out of others, such as reservation and saga, return a [Handler],
 // which [Register] registers:
 //
 //	handler.Register(mux, reservation.Inline(once, Deposit.Key, accounts.deposit))
 //
-// [Handler.Wrap] puts a wrapper around one of them, and [Mux.Use] a middleware around all. Both keep
-// what a consumer asks the mux for when it starts.
+// [Handler.Wrap] puts a wrapper around one handler, and [Mux.Use] a middleware around all of them.
+// Both keep the checks and types that a consumer reads from the mux when it starts.
 //
 // # Mistakes
 //
-// A mistake in the registration, such as one type registered twice, does not
-// panic and does not wait for a message of that type. The mux keeps it; Validate
-// returns it, and so does Handle for every message. A consumer calls Validate before it
-// reads anything.
+// A mistake in the registration, such as one type registered twice, does not panic and does not
+// wait for a message of that type. The mux collects it; Validate returns it, and so does Handle for
+// every message. A consumer calls Validate before it reads anything.
 //
 // # Failures
 //
-// An error of a function and a body that does not decode come out of [Mux.Handle] as an
-// error that names the message. The consumer decides whether the message is retried,
-// parked or stops it.
+// If a function returns an error, or a body does not decode, [Mux.Handle] returns an error that
+// names the message. The consumer decides whether the message is retried or parked, or whether the
+// consumer stops.
 //
 //	handle Deposit account:command-123@0: insufficient funds
 //
 // # Dispositions
 //
-// A function says by its error what becomes of the message: [Park], [RetryAfter], [Skip] and [Refuse] return
-// such an error. It may be wrapped, with fmt.Errorf and %w or by errors.Join; of several the outermost counts, and of
-// joined ones the first. [errors.Is] and [errors.As] find the cause in it. A function that panics has failed: a
-// disposition that it panics with has no effect.
+// By its error a function decides what to do with the message: [Park], [RetryAfter], [Skip] and
+// [Refuse] return such an error. You may wrap it, with fmt.Errorf and %w or by errors.Join. If
+// there are several, the outermost counts, and of joined ones the first. [errors.Is] and
+// [errors.As] find the cause in it. If a function panics, it has failed: a disposition that it
+// panics with has no effect.
 //
 //	place      Park               RetryAfter              Skip                Refuse
 //
@@ -61,13 +62,14 @@
 //	receiver   recorded, and not  delivered again         acknowledged;       recorded, and not
 //	           delivered again    after d                 counted, logged     delivered again
 //
-// The consumer's row holds under every ErrorPolicy. A redrive delivers a parked message. A relay is of package outbox,
-// a dead message of it holds its key, and the function is its sink's; a d that is not above 0 is the relay's own pause there. A step, an
-// undo, a function and Answer are of package saga; the function that makes the command of an Ask is as a
-// step. A refused step is returned to the function of the saga, which is undone if that returns the
-// error. A receiver is of a module in brokers. A scenario is of package handlertest, and fails unless the
-// test asks for the error.
+// The consumer's row applies under every ErrorPolicy. A redrive delivers a parked message. A relay
+// belongs to package outbox: the error is its sink's, a dead message blocks its key, and
+// RetryAfter(0) means the relay's own pause. A step, an undo, a function and Answer belong to
+// package saga; the function that makes the command of an Ask counts as a step. If a step is
+// refused, the function of the saga gets the refusal, and the saga is undone if the function
+// returns it. A receiver belongs to a module in brokers. A scenario belongs to package handlertest,
+// and fails unless the test expects the error.
 //
-// Errors of Dibs have dispositions of their own, and say so: data that do not decode are refused, and an
-// idempotence key that is used for something else parks its message.
+// Errors of Dibs have dispositions, too: data that do not decode are refused, and an idempotence
+// key that is used for something else parks its message.
 package handler

@@ -8,10 +8,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrUnknownType is matched by the error of [Mux.Handle] for a message of a type that no function is
-// registered for, unless [Mux.IgnoreUnknown] was called. A newer version of the service may have
-// written the message, so a consumer retries it as it does after any other failure: a replica that
-// knows the type may take it over.
+// ErrUnknownType is returned by [Mux.Handle] for a message if no function is registered for its
+// type, unless [Mux.IgnoreUnknown] was called. A newer version of the service may have written the
+// message, so a consumer retries it as after any other failure: a replica that knows the type may
+// take it over.
 var ErrUnknownType = errors.New("unknown message type: no function is registered for it (On), and the mux does not ignore it (IgnoreUnknown)")
 
 func invalid(name, rule string) error {
@@ -22,7 +22,7 @@ func invalid(name, rule string) error {
 	return messagestore.NewInvalidError("registration", value, rule)
 }
 
-// unregistered says why no message of the Go type can be handled.
+// unregistered explains why no message of the Go type can be handled.
 func unregistered(goType string, err error) error {
 	wrong, ok := errors.AsType[*messagestore.InvalidError](err)
 	if !ok {
@@ -34,16 +34,16 @@ func unregistered(goType string, err error) error {
 	return invalid(goType, wrong.Rule)
 }
 
-// A DecodeError says why the body of a message does not fit the Go type that its function
-// takes. Handling the message again does not help, so a consumer does not retry it: it stops, or
-// parks the message, at once.
+// A DecodeError says that the body of a message does not fit the Go type of its function. Another
+// attempt would not help, so a consumer does not retry the message: it stops, or parks the message,
+// at once.
 type DecodeError struct {
 	GoType string
 	Cause  error // of encoding/json, or of the type's own UnmarshalJSON
 }
 
-// Error names the Go type and the cause; the mux puts the message in front.
+// Error names the Go type and the cause; the mux adds the message in front.
 func (e *DecodeError) Error() string { return fmt.Sprintf("decode into %s: %v", e.GoType, e.Cause) }
 
-// Unwrap returns the cause, and that the message is not retried.
+// Unwrap returns the cause, and an error that prevents a retry.
 func (e *DecodeError) Unwrap() []error { return []error{e.Cause, failure.Refused} }

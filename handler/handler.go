@@ -18,12 +18,12 @@ type Message[T messagestore.Body] struct {
 	*messagestore.Message
 }
 
-// A Func handles messages of one type. A message may be delivered to it more than once.
-// It is called from several goroutines at once, though never for messages of one stream.
+// A Func handles messages of one type. A message may be delivered to it more than once. It is
+// called from several goroutines at once, but never for two messages of one stream.
 type Func[T messagestore.Body] func(ctx context.Context, m Message[T]) error
 
-// A HandlerFunc handles a stored message of any type. [Mux.Handle] is one, and a [Middleware] wraps one.
-// A consumer takes it in place of a mux.
+// A HandlerFunc handles a stored message of any type. [Mux.Handle] has this type, and a
+// [Middleware] wraps it. A consumer accepts it instead of a mux.
 type HandlerFunc func(ctx context.Context, m *messagestore.Message) error //nolint:revive // the name that users of net/http look for
 
 // Handle calls f.
@@ -32,8 +32,8 @@ func (f HandlerFunc) Handle(ctx context.Context, m *messagestore.Message) error 
 // A Mux passes each message to the function registered for its type. A message of another
 // type is an error, unless [Mux.IgnoreUnknown] was called.
 //
-// Register before use. Handle, Ignored, Types, Checks and Validate are safe for concurrent use. The zero
-// value is a mux as [New] returns one.
+// Register before use. Handle, Ignored, Types, Checks and Validate are safe for concurrent use. The
+// zero value is the same as a mux from [New].
 type Mux struct {
 	ignored atomic.Int64
 
@@ -50,15 +50,15 @@ type Mux struct {
 	wrong atomic.Bool // there are mistakes
 }
 
-// New returns a mux with nothing registered. A message of a type that has no function is
-// an error that matches [ErrUnknownType]: in a category of a service's own commands it
-// comes from a sender that is ahead, and passing it over would lose it.
+// New returns a mux without functions. A message of a type without a function is an error that
+// matches [ErrUnknownType]: in a category of a service's own commands it comes from a newer sender,
+// and skipping it would lose it.
 func New() *Mux {
 	return &Mux{}
 }
 
-// IgnoreUnknown has the mux pass over messages of types that have no function, and count
-// them: for a service that follows another's events.
+// IgnoreUnknown makes the mux skip messages of types without a function, and count them. Use it in
+// a service that follows another's events.
 func (mux *Mux) IgnoreUnknown() {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -69,27 +69,27 @@ func (mux *Mux) IgnoreUnknown() {
 	mux.ignore = true
 }
 
-// On registers f for the messages of type T, and for those in an older form of it, if any are
-// given: messages under a name that the type had before, or with other fields.
+// On registers f for the messages of type T, and for those in the given older forms of it: messages
+// under a name that the type had before, or with other fields.
 //
-// [Mux.Validate] and [Mux.Handle] return these mistakes: a type that is registered already,
-// a name that no message type can have, a T whose zero value does not know its type (an
-// interface, or a pointer whose MessageType looks into its target), an f that is nil, an older
-// form that is none, and a registration after the mux was used.
+// [Mux.Validate] and [Mux.Handle] return these mistakes: a type that is already registered, a name
+// that is invalid for a message type, a T whose zero value does not know its type (an interface, or
+// a pointer whose MessageType dereferences it), a nil f, an invalid older form, and a registration
+// after the mux was used.
 //
 // On panics if mux is nil.
 func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
 	Register(mux, Handler[T]{f: f}, older...)
 }
 
-// mistake keeps err. The caller holds mux.mu.
+// mistake records err. The caller holds mux.mu.
 func (mux *Mux) mistake(err error) {
 	mux.mistakes = append(mux.mistakes, err)
 	mux.wrong.Store(true)
 }
 
-// Validate returns the mistakes made in registering, or that nothing is registered at
-// all. Each is a [*messagestore.InvalidError].
+// Validate returns the mistakes made in registering, or an error if nothing is registered at all.
+// Each is a [*messagestore.InvalidError].
 func (mux *Mux) Validate() error {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -99,9 +99,9 @@ func (mux *Mux) Validate() error {
 	return errors.Join(mux.mistakes...)
 }
 
-// Types returns the types that the mux knows, sorted: the types of its functions, and their older forms.
-// A consumer with OnlyKnown reads no others. A call ends registration, for a type that comes later would
-// not be read.
+// Types returns the types that the mux knows, sorted: the types of its functions, and their older
+// forms. A consumer with OnlyKnown reads no others. A call ends registration, because a type
+// registered later would not be read.
 func (mux *Mux) Types() []string {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -114,27 +114,26 @@ func (mux *Mux) Types() []string {
 	return types
 }
 
-// Checks returns the checks of each [Handler] that is registered. A consumer makes them when it
-// starts: each with a message of its own, which its store has. The error says that the function is
-// not for that consumer.
+// Checks returns the checks of each registered [Handler]. A consumer makes them when it starts,
+// each with one of its messages, which its store has. An error means that the function does not fit
+// that consumer.
 func (mux *Mux) Checks() []func(ctx context.Context, m *messagestore.Message) error {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
 	return slices.Clone(mux.checks)
 }
 
-// Ignored returns how many messages were passed over since [Mux.IgnoreUnknown], because
-// no function is registered for their type.
+// Ignored returns how many messages were skipped since [Mux.IgnoreUnknown], because no function is
+// registered for their type.
 func (mux *Mux) Ignored() int64 { return mux.ignored.Load() }
 
 // Handle calls the function for the type of m, through the middleware. The first call ends
-// registration, as one of [Mux.Types] does.
+// registration, like a call of [Mux.Types].
 //
-// The error names the message. It wraps the function's error, or is a [*DecodeError] if the
-// body does not fit T, or matches [ErrUnknownType] if no function is registered for the
-// type; a mux with mistakes returns them for every message. A nil message is
-// an error that matches [messagestore.ErrInvalid]. A panic of a function is not recovered here; a
-// consumer recovers it.
+// The error names the message. It wraps the function's error, or is a [*DecodeError] if the body
+// does not fit T, or matches [ErrUnknownType] if no function is registered for the type; a mux with
+// mistakes returns them for every message. For a nil message the error matches
+// [messagestore.ErrInvalid]. Handle does not recover a panic of a function; a consumer does.
 func (mux *Mux) Handle(ctx context.Context, m *messagestore.Message) error {
 	if m == nil {
 		return fmt.Errorf("handle: %w", messagestore.NewInvalidError("message", nil, "it is nil"))

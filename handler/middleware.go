@@ -11,12 +11,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Middleware wraps the handling of every message but those that the mux ignores. A wrapper around
-// the mux itself would hide its types, its checks and its mistakes from a consumer.
+// A Middleware wraps the handling of every message, except those that the mux ignores. A wrapper
+// around the mux itself would hide its types, its checks and its mistakes from a consumer.
 type Middleware func(next HandlerFunc) HandlerFunc
 
-// Use puts middleware around all functions of the mux, whether registered before or after, and
-// around the error for a message of a type that has none. The first is the outermost. A nil
+// Use puts middleware around all functions of the mux, registered before or after, and around the
+// error for a message of a type without a function. The first middleware is the outermost. A nil
 // middleware is a mistake, and so is a call of Use after the mux was used.
 func (mux *Mux) Use(middleware ...Middleware) {
 	mux.mu.Lock()
@@ -33,8 +33,8 @@ func (mux *Mux) Use(middleware ...Middleware) {
 	}
 }
 
-// Log returns a middleware that logs one debug event for each message: type,
-// stream, position, how long it took, and the error if there was one.
+// Log returns a middleware that logs one debug event for each message: type, stream, position, how
+// long it took, and the error if there was one.
 func Log(log logger.Logger) Middleware {
 	return func(next HandlerFunc) HandlerFunc {
 		return func(ctx context.Context, m *messagestore.Message) error {
@@ -51,9 +51,8 @@ func Log(log logger.Logger) Middleware {
 	}
 }
 
-// Timeout returns a middleware that ends a function's context after d, which is
-// more than 0. A function that ignores its context goes on: a message is never in flight
-// twice at once.
+// Timeout returns a middleware that ends a function's context after d, which must be more than 0.
+// If a function ignores its context, it goes on: a message is never in flight twice at once.
 func Timeout(d time.Duration) Middleware {
 	return func(next HandlerFunc) HandlerFunc {
 		return func(ctx context.Context, m *messagestore.Message) error {

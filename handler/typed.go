@@ -8,10 +8,10 @@ import (
 	"github.com/dibs-go/dibs/upcast"
 )
 
-// A Handler is a function for messages of one type that another package has made out of its
-// arguments, as reservation.Inline does. It may have a check, which a consumer makes when it starts,
-// before it delivers anything, and an error: a mistake in the arguments. [Register] registers it
-// with both.
+// A Handler is a function for messages of one type that another package has made from its
+// arguments, such as reservation.Inline. It may have a check, which a consumer makes when it
+// starts, before it delivers anything, and an error: a mistake in the arguments. [Register]
+// registers it with both.
 type Handler[T messagestore.Body] struct {
 	f     Func[T]
 	check func(ctx context.Context, m *messagestore.Message) error
@@ -19,8 +19,8 @@ type Handler[T messagestore.Body] struct {
 }
 
 // NewHandler returns f as a [Handler]. The check and the error may be nil; with an error, neither f
-// nor check is called. A consumer calls check with the context of a handler and a message of its
-// own, which its store has.
+// nor check is called. A consumer calls check with the context of a handler and one of its
+// messages, which its store has.
 func NewHandler[T messagestore.Body](f Func[T], check func(ctx context.Context, m *messagestore.Message) error, err error) Handler[T] {
 	return Handler[T]{f, check, err}
 }
@@ -29,7 +29,7 @@ func NewHandler[T messagestore.Body](f Func[T], check func(ctx context.Context, 
 //
 //	handler.Register(mux, reservation.Inline(once, Deposit.Key, deposit).Wrap(audited))
 //
-// If h has an error, wrap is not called. A [Middleware] is for messages of every type.
+// If h has an error, wrap is not called. Use a [Middleware] for messages of every type.
 func (h Handler[T]) Wrap(wrap func(next Func[T]) Func[T]) Handler[T] {
 	switch {
 	case h.err != nil || h.f == nil:
@@ -41,7 +41,7 @@ func (h Handler[T]) Wrap(wrap func(next Func[T]) Func[T]) Handler[T] {
 	return h
 }
 
-// Handle calls the function of h, or returns the error of h. It makes no check.
+// Handle calls the function of h, or returns the error of h. It does not make the check.
 func (h Handler[T]) Handle(ctx context.Context, m Message[T]) error {
 	switch {
 	case h.err != nil:
@@ -52,8 +52,8 @@ func (h Handler[T]) Handle(ctx context.Context, m Message[T]) error {
 	return h.f(ctx, m)
 }
 
-// Register registers h as [On] registers a function, with its check. [Mux.Validate] returns its
-// error too.
+// Register registers h like a function with [On], together with its check. [Mux.Validate] also
+// returns its error.
 //
 // Register panics if mux is nil.
 func Register[T messagestore.Body](mux *Mux, h Handler[T], older ...upcast.Form[T]) {
@@ -74,7 +74,7 @@ func Register[T messagestore.Body](mux *Mux, h Handler[T], older ...upcast.Form[
 	for i, form := range forms {
 		name := form.Type()
 		switch {
-		case i > 0 && (h.f == nil || h.err != nil): // it is told once
+		case i > 0 && (h.f == nil || h.err != nil): // report it once
 		case h.err != nil:
 			mux.mistake(invalid(name, h.err.Error()))
 		case h.err != nil || h.f == nil:

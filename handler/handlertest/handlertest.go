@@ -1,6 +1,7 @@
-// Package handlertest tests handlers: it makes messages for a function that a test calls by itself, and
-// it runs scenarios, given events, when a command, then events. [New] runs one over a store in memory,
-// without a database, and [Over] runs one over a store of the test's own, for handlers with SQL.
+// Package handlertest tests handlers: it makes messages for a function that a test calls directly,
+// and it runs scenarios: given events, when a command, then events. [New] runs a scenario over a
+// store in memory, without a database, and [Over] runs one over the test's own store, for handlers
+// with SQL.
 //
 //	err := accounts.deposit(t.Context(), handlertest.Message(t, Deposit{Amount: 10}, nil))
 package handlertest
@@ -17,26 +18,26 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
-// Config says where and when a message was recorded. A nil *Config is a good one.
+// Config says where and when a message was recorded. Nil means all defaults.
 type Config struct {
-	// Stream is the message's.
+	// Stream is the message's stream.
 	//
 	// Defaults to "test-1".
 	Stream messagestore.StreamName
 
-	// Position is the message's in its stream; one below 0 fails the test.
+	// Position is the message's position in its stream. If it is below 0, the test fails.
 	//
 	// Defaults to 0, the first.
 	Position messagestore.Version
 
-	// GlobalPosition is the message's in its category; one below 0 fails the test.
+	// GlobalPosition is the message's global position. If it is below 0, the test fails.
 	//
 	// Defaults to one more than Position.
 	GlobalPosition messagestore.GlobalPosition
 
-	// ID is the message's.
+	// ID is the message's id.
 	//
-	// Defaults to a new one.
+	// Defaults to a new id.
 	ID uuid.UUID
 
 	// Time is when the message was recorded.
@@ -44,14 +45,14 @@ type Config struct {
 	// Defaults to now.
 	Time time.Time
 
-	// Metadata is the message's.
+	// Metadata is the message's metadata.
 	//
 	// Defaults to none.
 	Metadata messagestore.Metadata
 }
 
-// Message returns body as a handler gets it: encoded, recorded and decoded again.
-// A body that a store would refuse fails t.
+// Message returns body in the form that a handler gets: encoded, recorded and decoded again. If a
+// store would refuse the body, t fails.
 func Message[T messagestore.Body](t testing.TB, body T, config *Config) handler.Message[T] {
 	t.Helper()
 	recorded := Stored(t, body, config)
@@ -62,7 +63,7 @@ func Message[T messagestore.Body](t testing.TB, body T, config *Config) handler.
 	return handler.Message[T]{Body: decoded, Message: recorded}
 }
 
-// Stored returns body as a consumer gets it. A body that a store would refuse fails t.
+// Stored returns body in the form that a consumer gets. If a store would refuse the body, t fails.
 func Stored(t testing.TB, body messagestore.Body, config *Config) *messagestore.Message {
 	t.Helper()
 	var c Config

@@ -17,8 +17,8 @@ import (
 )
 
 // A Scenario is a test of handlers in three steps: given these events, when this command, then
-// these events. Each step fails the test where it does not hold, and returns the scenario. It is
-// of one goroutine.
+// these events. Each step fails the test if it does not hold, and returns the scenario. Use it from
+// one goroutine.
 //
 //	handlertest.New(t, handlers).
 //		Given(accounts.Stream("123"), Deposited{Amount: 1000}).
@@ -29,15 +29,15 @@ type Scenario struct {
 	store *messagestore.Store
 	mux   *handler.Mux
 
-	marks   marks                 // behind the last message before When
+	marks   marks                 // after the last message before When
 	command *messagestore.Message // the last one
-	err     error                 // of its handler, not asked for yet
-	asked   bool                  // err was
+	err     error                 // of its handler, not expected yet
+	asked   bool                  // a step has expected err
 }
 
 // New returns a scenario over an empty store in memory. The function makes the handlers, as the
-// service does; its error, and their mistakes, fail the test. An error of a handler that no
-// [Scenario.ThenError] asks for fails the test, at its end.
+// service does; its error, and their mistakes, fail the test. If a handler returns an error that no
+// [Scenario.ThenError] expects, the test fails at its end.
 //
 // The store in memory has no SQL: see [Over] for handlers with a transaction.
 func New(t testing.TB, handlers func(store *messagestore.Store) (*handler.Mux, error)) *Scenario {
@@ -56,9 +56,10 @@ func New(t testing.TB, handlers func(store *messagestore.Store) (*handler.Mux, e
 	return Over(t, store, mux)
 }
 
-// Over returns a scenario as [New] does, over a store of the test's own, for handlers that need its
-// database: they are of package inbox, or call Transact. The handlers are over the same store:
-// a reserver over another store fails the test at the first When, as it stops a consumer. The test closes it.
+// Over returns a scenario like [New], but over the test's own store, for handlers that need its
+// database because they use package inbox, or Transact. The handlers must use the same store: a
+// reserver over another store fails the test at the first When, just as it stops a consumer. The
+// test closes the store.
 //
 //	pool := postgrestest.Pool(t, nil)
 //	driver, err := postgres.New(pool, nil)
@@ -72,9 +73,10 @@ func New(t testing.TB, handlers func(store *messagestore.Store) (*handler.Mux, e
 //		Then(accounts.Stream("123"), Deposited{Amount: 10})
 //	// and then a look at the tables, through the pool
 //
-// The store may hold messages; the first When reads them all. No other writer may use it meanwhile:
-// its messages would be compared too, and a transaction that it leaves open holds When up. The driver
-// can list categories, as all of Dibs can; with another When fails the test.
+// The store may already have messages; the first When reads them all. No other writer may use it
+// meanwhile: its messages would be compared too, and a transaction that it leaves open delays When.
+// The driver must be able to list categories, as all drivers of Dibs can; with any other, When
+// fails the test.
 func Over(t testing.TB, store *messagestore.Store, handlers *handler.Mux) *Scenario {
 	t.Helper()
 	switch {
@@ -95,7 +97,7 @@ func Over(t testing.TB, store *messagestore.Store, handlers *handler.Mux) *Scena
 	return s
 }
 
-// Store returns the store of the scenario: for a look at entities, for instance.
+// Store returns the scenario's store, for example to load entities.
 func (s *Scenario) Store() *messagestore.Store { return s.store }
 
 // Given writes events to a stream.
@@ -107,10 +109,10 @@ func (s *Scenario) Given(stream messagestore.StreamName, events ...messagestore.
 	return s
 }
 
-// When writes a command to a stream and has it handled, and then, until there is no more, each
-// message that the handlers have written to the command's category, and each copy that reservation.Copy has
-// made. An error of handler.Park or handler.Skip goes on with the next message, as a consumer does; any other ends
-// it, without a retry.
+// When writes a command to a stream and lets the handlers handle it, and then, until there are no
+// more, each message that they have written to the command's category, and each copy that
+// reservation.Copy has made. After an error of handler.Park or handler.Skip it goes on with the
+// next message, as a consumer does; any other error ends it, without a retry.
 func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Body) *Scenario {
 	s.t.Helper()
 	s.demand()
@@ -130,7 +132,7 @@ func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Bod
 	return s
 }
 
-// check has the handlers make their checks, as a consumer does when it starts: with a message of the store.
+// check makes the handlers' checks, as a consumer does when it starts, with a message of the store.
 func (s *Scenario) check() {
 	s.t.Helper()
 	var all []error
@@ -142,9 +144,9 @@ func (s *Scenario) check() {
 	}
 }
 
-// Redelivered has the command of the last When handled once more, with all that followed it in its
-// category, as a consumer does after a crash. Then still looks at all messages since When, so the
-// same holds as before if nothing was done twice.
+// Redelivered lets the handlers handle the command of the last When once more, with all messages
+// after it in its category, as a consumer does after a crash. Then still compares all messages
+// since When, so if nothing was done twice, the same events are expected as before.
 func (s *Scenario) Redelivered() *Scenario {
 	s.t.Helper()
 	s.needsCommand("redelivered")
@@ -153,8 +155,8 @@ func (s *Scenario) Redelivered() *Scenario {
 	return s
 }
 
-// Then compares the messages of a stream that were written since the last When began with the
-// given ones, in their order: by type and by data, as JSON. No event is none.
+// Then compares the messages of a stream that were written since the last When began with the given
+// ones, in their order: by type, and by data as JSON. Without events it expects no message.
 func (s *Scenario) Then(stream messagestore.StreamName, events ...messagestore.Body) *Scenario {
 	s.t.Helper()
 	s.needsCommand("then")
@@ -188,8 +190,8 @@ func (s *Scenario) Then(stream messagestore.StreamName, events ...messagestore.B
 	return s
 }
 
-// ThenNothing compares with nothing: no message was written since the last When began, but for
-// those in the category of its command, and reservations.
+// ThenNothing requires that no message was written since the last When began, except in the
+// category of its command, and reservations.
 func (s *Scenario) ThenNothing() *Scenario {
 	s.t.Helper()
 	s.needsCommand("then")
@@ -204,13 +206,13 @@ func (s *Scenario) ThenNothing() *Scenario {
 	return s
 }
 
-// isEffect reports whether m is neither a command nor a reservation of one.
+// isEffect reports whether m is neither a command nor a reservation.
 func (s *Scenario) isEffect(m *messagestore.Message) bool {
 	return m.Stream.Category() != s.commands() && !s.reserves(m.Stream.Category())
 }
 
-// ThenError takes the error of the last command's handler, which matches target. A nil target is
-// any error.
+// ThenError expects an error of the last command's handler that matches target. A nil target
+// matches any error.
 func (s *Scenario) ThenError(target error) *Scenario {
 	s.t.Helper()
 	s.needsCommand("then")
@@ -224,26 +226,26 @@ func (s *Scenario) ThenError(target error) *Scenario {
 	return s
 }
 
-// ThenParked takes an error as [Scenario.ThenError] does, that is one of handler.Park.
+// ThenParked expects an error like [Scenario.ThenError], made by handler.Park.
 func (s *Scenario) ThenParked(target error) *Scenario {
 	s.t.Helper()
 	return s.thenDisposed(failure.Park, "handler.Park", target)
 }
 
-// ThenRefused takes an error as [Scenario.ThenError] does, that is one of handler.Refuse.
+// ThenRefused expects an error like [Scenario.ThenError], made by handler.Refuse.
 func (s *Scenario) ThenRefused(target error) *Scenario {
 	s.t.Helper()
 	return s.thenDisposed(failure.Refuse, "handler.Refuse", target)
 }
 
-// ThenSkipped takes an error as [Scenario.ThenError] does, that is one of handler.Skip.
+// ThenSkipped expects an error like [Scenario.ThenError], made by handler.Skip.
 func (s *Scenario) ThenSkipped() *Scenario {
 	s.t.Helper()
 	return s.thenDisposed(failure.Skip, "handler.Skip", nil)
 }
 
-// ThenRetryAfter takes an error as [Scenario.ThenError] does, that is one of handler.RetryAfter with d. The command is
-// not delivered again: [Scenario.Redelivered] does.
+// ThenRetryAfter expects an error like [Scenario.ThenError], made by handler.RetryAfter with d. The
+// command is not delivered again; call [Scenario.Redelivered] for that.
 func (s *Scenario) ThenRetryAfter(d time.Duration, target error) *Scenario {
 	s.t.Helper()
 	s.thenDisposed(failure.Retry, "handler.RetryAfter", target)
@@ -262,11 +264,11 @@ func (s *Scenario) thenDisposed(kind failure.Kind, name string, target error) *S
 	return s
 }
 
-// demand fails the test for an error that was not asked for, before the next step hides it.
+// demand fails the test if there is an unexpected error, before the next step hides it.
 func (s *Scenario) demand() {
 	s.t.Helper()
 	if s.err != nil && !s.asked {
-		s.asked = true // it is told once
+		s.asked = true // report it once
 		s.t.Errorf("the handler returned an error that no ThenError asks for: %v", s.err)
 	}
 }
@@ -279,11 +281,11 @@ func (s *Scenario) needsCommand(step string) {
 	}
 }
 
-// most bounds how many messages one command leads to in its category.
+// most bounds how many messages one command may cause in its category.
 const most = 1000
 
-// deliver has all messages of the command's category handled, from the command on, and the copies of package
-// reservation.
+// deliver lets the handlers handle all messages of the command's category, from the command on, and
+// the copies of package reservation.
 func (s *Scenario) deliver() {
 	s.t.Helper()
 	s.err, s.asked = nil, false
@@ -339,7 +341,8 @@ func (s *Scenario) reserves(category messagestore.Category) bool {
 	return is && !strings.Contains(name, "+")
 }
 
-// awaitsDelivery reports whether m is a copy of reservation.Copy: its delivery has the effect.
+// awaitsDelivery reports whether m is a copy of reservation.Copy: its effect comes with its
+// delivery.
 func awaitsDelivery(m *messagestore.Message) bool {
 	handled, is := m.Metadata.Local["reservedHandled"].(bool)
 	return is && !handled
@@ -347,8 +350,8 @@ func awaitsDelivery(m *messagestore.Message) bool {
 
 func (s *Scenario) commands() messagestore.Category { return s.command.Stream.Category() }
 
-// Marks tell for each category from which global position on its messages are new: the global positions
-// of two categories cannot be compared.
+// marks has for each category the global position from which its messages are new: the global
+// positions of two categories cannot be compared.
 type marks map[messagestore.Category]messagestore.GlobalPosition
 
 // written returns the messages that were written since the last When began.
