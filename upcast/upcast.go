@@ -1,6 +1,6 @@
-// Package upcast reads messages that were written in an older form of a body: under a name that
-// the type had before, or with other fields. Stored messages are never changed; the older form is
-// turned into the present one whenever a message is read.
+// Package upcast reads messages that were written in an older form of a body: under an earlier name
+// of the type, or with other fields. Stored messages are never changed; the older form is turned
+// into the current one whenever a message is read.
 //
 //	handler.On(mux, seats.hold,
 //		upcast.Named[HoldSeat]("ReserveSeat"),
@@ -8,8 +8,8 @@
 //
 //	entity.On(seat, func(s Seat, e SeatHeld) Seat { ... }, upcast.Named[SeatHeld]("SeatReserved"))
 //
-// Handlers and projections take the same forms, registered beside the function of the present
-// type: package handler and package entity.
+// Handlers and projections accept the same forms, registered with the function for the current
+// type: see package handler and package entity.
 package upcast
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Form is a form that messages of the body T have, or had. It is a value: safe for concurrent
+// A Form is a form that messages of the body T have, or had. It is a value, and safe for concurrent
 // use if its function is.
 type Form[T messagestore.Body] struct {
 	name   string
-	goType string // that the data is decoded into
+	goType string // into which the data is decoded
 	decode func(*messagestore.Message) (T, error)
 	err    error // the constructor's mistake
 	raw    bool
@@ -47,9 +47,9 @@ func Named[T messagestore.Body](messageType string) Form[T] {
 	return form
 }
 
-// From returns the form of T that has the message type and the fields of Old, which f turns into
-// a T. The result of f depends on its argument alone: f is called again for the same message,
-// whenever that is read.
+// From returns the form of T with the message type and the fields of Old, which f turns into a T.
+// The result of f must depend only on its argument: f is called again whenever the same message is
+// read.
 func From[Old, T messagestore.Body](f func(old Old) T) Form[T] {
 	form := Form[T]{goType: reflect.TypeFor[Old]().String()}
 	if form.name, form.err = typeOf[Old](); form.err == nil && f == nil {
@@ -66,9 +66,9 @@ func From[Old, T messagestore.Body](f func(old Old) T) Form[T] {
 	return form
 }
 
-// Raw returns the form of T that f makes of the stored message: of its data as JSON, or of its
-// metadata. An error of f is one of decoding. The message type may be T's own: f then reads all
-// messages of T, and may tell their forms apart by [messagestore.Metadata.SchemaVersion].
+// Raw returns a form of T that f makes from the stored message: from its data as JSON, or from its
+// metadata. An error of f counts as a decoding error. The message type may be T's own: f then reads
+// all messages of T, and may distinguish their forms by [messagestore.Metadata.SchemaVersion].
 func Raw[T messagestore.Body](messageType string, f func(m *messagestore.Message) (T, error)) Form[T] {
 	form := Form[T]{name: messageType, goType: reflect.TypeFor[T]().String(), decode: f, raw: true}
 	if form.err = checkName(messageType); form.err == nil && f == nil {
@@ -77,9 +77,9 @@ func Raw[T messagestore.Body](messageType string, f func(m *messagestore.Message
 	return form
 }
 
-// Forms returns the present form of T and the older ones: all that a reader of T registers. The
-// error is an [*messagestore.InvalidError] that names the form. A type is in it once; the present
-// one is older[i] if that is [Raw] under T's own type.
+// Forms returns the current form of T and the older ones: all forms that a reader of T registers.
+// The error is a [*messagestore.InvalidError] that names the form. Each type occurs once; the
+// current form is older[i] if that is [Raw] under T's own type.
 func Forms[T messagestore.Body](older ...Form[T]) ([]Form[T], error) {
 	goType := reflect.TypeFor[T]().String()
 	present, err := typeOf[T]()
@@ -111,17 +111,18 @@ func Forms[T messagestore.Body](older ...Form[T]) ([]Form[T], error) {
 	return forms, nil
 }
 
-// Type returns the message type that the form has.
+// Type returns the message type of the form.
 func (f Form[T]) Type() string { return f.name }
 
-// GoType returns the name of the Go type that the data of the message is decoded into.
+// GoType returns the name of the Go type into which the data of the message is decoded.
 func (f Form[T]) GoType() string { return f.goType }
 
-// Decode returns the body of m, which is of the form's type, as a T. The error says why the data
-// does not fit, and does not name m.
+// Decode returns the body of m, which has the form's type, as a T. The error says why the data does
+// not fit, and does not name m.
 func (f Form[T]) Decode(m *messagestore.Message) (T, error) { return f.decode(m) }
 
-// fit returns why a body does not fit, without the message's name, which the reader puts in front.
+// fit returns the reason why a body does not fit, without the message's name, which the reader
+// adds.
 func fit(err error) error {
 	if err == nil {
 		return nil
@@ -144,12 +145,13 @@ func invalid(messageType, rule string) error {
 	return messagestore.NewInvalidError("older form", value, rule)
 }
 
-// typeOf returns the message type of T, as its zero value tells it. A function for messages of
-// type T is registered under it.
+// typeOf returns the message type of T, from its zero value. A function for messages of type T is
+// registered under it.
 //
-// A T that cannot tell is refused with an [*messagestore.InvalidError] that matches
-// [messagestore.ErrInvalid] and names T: an interface, a pointer whose MessageType dereferences it, or a
-// type whose zero value's message type is not valid, such as [messagestore.Raw].
+// If T does not have a type, the error is a [*messagestore.InvalidError] that matches
+// [messagestore.ErrInvalid] and names T: for an interface, for a pointer whose MessageType
+// dereferences it, and for a type whose zero value has no valid message type, such as
+// [messagestore.Raw].
 func typeOf[T messagestore.Body]() (messageType string, err error) {
 	goType := reflect.TypeFor[T]().String()
 	defer func() {
