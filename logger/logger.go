@@ -1,11 +1,11 @@
-// Package logger has the type of every Logger field in Dibs. It takes a zerolog logger or
-// an slog handler:
+// Package logger has the type of every Logger field in Dibs. It wraps a zerolog logger or an slog
+// handler:
 //
 //	messagestore.Config{Logger: logger.Zerolog(log.Logger)}
 //	messagestore.Config{Logger: logger.Slog(slog.Default().Handler())}
 //
-// The zero value writes warnings and errors to standard error, as [StandardError] does, wherever it
-// is. [Silent] writes nothing.
+// The zero value always writes warnings and errors to standard error, like [StandardError].
+// [Silent] writes nothing.
 package logger
 
 import (
@@ -22,19 +22,19 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// A Logger receives events of names and numbers, never of messages' content. The zero value is
-// [StandardError]. It is safe for concurrent use if the logger or the handler in it is.
+// A Logger receives events with names and numbers, never with messages' content. The zero value is
+// [StandardError]. It is safe for concurrent use if its logger or handler is.
 type Logger struct {
 	zero    *zerolog.Logger
-	handler slog.Handler // nil where events stay with zero
+	handler slog.Handler // nil if events stay with zero
 }
 
 // Zerolog returns a Logger that writes to z, at z's level.
 func Zerolog(z zerolog.Logger) Logger { return Logger{zero: &z} }
 
-// Slog returns a Logger that gives each event to h as a record: its level, its message and
-// its fields in their order. An error is an attribute named error. An event of a level that
-// h has not enabled is not made. A nil handler is silent.
+// Slog returns a Logger that gives each event to h as a record: its level, its message and its
+// fields in their order. An error is an attribute named error. If h has not enabled a level, its
+// events are not made. A nil handler drops all events.
 func Slog(h slog.Handler) Logger {
 	if h == nil {
 		return Silent()
@@ -48,8 +48,8 @@ func Silent() Logger { return Logger{zero: &silent} }
 
 var silent = zerolog.Nop()
 
-// StandardError returns a Logger for a person: it writes warnings and errors to standard error,
-// a line each, with the time, and no colour. A stack follows on lines of its own.
+// StandardError returns a Logger for a person: it writes warnings and errors to standard error, one
+// per line, with the time, and no colour. A stack follows on separate lines.
 func StandardError() Logger { return standardError() }
 
 var standardError = sync.OnceValue(func() Logger {
@@ -85,14 +85,13 @@ func (l Logger) Debug() *zerolog.Event { return l.begin(zerolog.DebugLevel) }
 // Info begins an event that is expected and rare.
 func (l Logger) Info() *zerolog.Event { return l.begin(zerolog.InfoLevel) }
 
-// Warn begins an event that an operator should know of and that the program has dealt with.
+// Warn begins an event that an operator should know about, and that the program has handled.
 func (l Logger) Warn() *zerolog.Event { return l.begin(zerolog.WarnLevel) }
 
 // Error begins an event that needs an operator.
 func (l Logger) Error() *zerolog.Event { return l.begin(zerolog.ErrorLevel) }
 
-// begin returns nil, on which every method of an event does nothing, if the event would be
-// dropped.
+// begin returns nil if the event would be dropped; on nil, every method of an event does nothing.
 func (l Logger) begin(level zerolog.Level) *zerolog.Event {
 	if l.IsZero() {
 		if level < zerolog.WarnLevel {
@@ -131,7 +130,7 @@ func (r records) Write(line []byte) (int, error) { return r.WriteLevel(zerolog.N
 // WriteLevel implements [zerolog.LevelWriter].
 func (r records) WriteLevel(level zerolog.Level, line []byte) (n int, err error) {
 	defer func() {
-		if value := recover(); value != nil { // a handler that panics ends no process: zerolog says so on standard error
+		if value := recover(); value != nil { // if a handler panics, the process goes on: zerolog reports it on standard error
 			n, err = 0, fmt.Errorf("the slog handler panicked: %v", value)
 		}
 	}()
@@ -144,8 +143,8 @@ func (r records) WriteLevel(level zerolog.Level, line []byte) (n int, err error)
 	return len(line), r.handler.Handle(context.Background(), record)
 }
 
-// parse splits an event into its message, which is its last field of that name, and the
-// rest. The level is the record's.
+// parse splits an event into its message, which is the last field of that name, and the rest. It
+// leaves out the level, which the record has.
 func parse(line []byte) (message string, attributes []slog.Attr, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(line))
 	decoder.UseNumber()
