@@ -1,5 +1,5 @@
-// Package exactjson writes and compares JSON with exact numbers. It says of two texts whether they
-// are the same value, for the store, its drivers and reservations, which all mean the same by it.
+// Package exactjson writes and compares JSON with exact numbers. The store, its drivers and
+// reservations all use it to decide whether two texts are the same value.
 package exactjson
 
 import (
@@ -35,13 +35,13 @@ func Canonical(raw json.RawMessage) ([]byte, error) {
 func AppendCanonical(b []byte, raw json.RawMessage) (canonical []byte, ambiguous bool, err error) {
 	if !json.Valid(raw) {
 		var whole json.RawMessage
-		return nil, false, fmt.Errorf("canonical JSON: %w", json.Unmarshal(raw, &whole)) // which says where
+		return nil, false, fmt.Errorf("canonical JSON: %w", json.Unmarshal(raw, &whole)) // the error says where
 	}
 	return AppendCanonicalOf(b, raw)
 }
 
-// AppendCanonicalOf is [AppendCanonical] for raw that is valid JSON, as encoding/json has just made
-// it. It is not asked for anything else.
+// AppendCanonicalOf is [AppendCanonical] for valid JSON, for example right after encoding/json has
+// made it. Do not call it with anything else.
 func AppendCanonicalOf(b []byte, raw json.RawMessage) (canonical []byte, ambiguous bool, err error) {
 	w := writer{raw: raw, b: slices.Grow(b, len(raw)), base: len(b)}
 	if err := w.all(); err != nil {
@@ -50,11 +50,11 @@ func AppendCanonicalOf(b []byte, raw json.RawMessage) (canonical []byte, ambiguo
 	return w.b, w.ambiguous, nil
 }
 
-// OneReading returns the one spelling of all JSON that every decoder reads as it reads raw: white
-// space, the order of an object's keys and escapes do not count, and numbers count as they are
-// spelled, since 1.0 is no integer to some decoders. It is not ok if raw is no JSON, or if two
-// decoders may read it as different values: an object has two keys that differ in case at most, or a
-// text has half a surrogate pair or is not UTF-8.
+// OneReading returns a common spelling for all JSON that every decoder reads the same way as raw:
+// white space, the order of an object's keys and escapes do not count, and numbers keep their
+// spelling, because some decoders do not accept 1.0 as an integer. It is not ok if raw is invalid
+// JSON, or if two decoders may read it as different values: an object has two keys that differ only
+// in case, or a text has half a surrogate pair or is not UTF-8.
 func OneReading(raw json.RawMessage) (spelling []byte, ok bool) {
 	if !json.Valid(raw) {
 		return nil, false
@@ -66,31 +66,31 @@ func OneReading(raw json.RawMessage) (spelling []byte, ok bool) {
 	return w.b, true
 }
 
-// A writer writes the canonical form of valid JSON while it reads it: each byte once, in the order of
-// raw, and once more if there is an object whose keys are not in order. That is done at the end, for all
-// objects together: to move the members of each object when it ends would copy what is deep in others
-// as often as it is deep.
+// A writer writes the canonical form of valid JSON while it reads it: each byte once, in the order
+// of raw, and once more if the keys of any object are out of order. That second pass is at the end,
+// for all objects together: moving the members of each object at its end would copy deeply nested
+// bytes once per level.
 type writer struct {
 	raw  []byte
 	at   int // the next byte of raw to read
 	b    []byte
-	base int // what was in b before
+	base int // the length of b at the beginning
 
 	depth int // objects that have begun and not ended
 
 	members []member // of the objects that have begun and not ended
 	keys    []byte   // decoded, of those with an escape
-	objects []object // whose members are not in order: an object behind those within it
+	objects []object // objects with members out of order; an object comes after those within it
 	sorting []entry  // of one object
 	folded  []byte
 
-	spelled   bool // numbers stay as they are
-	ambiguous bool // two decoders may differ, other than by the case of keys where numbers do not stay
-	work      int  // bytes that were written and keys that were compared: a test bounds it
+	spelled   bool // numbers keep their spelling
+	ambiguous bool // two decoders may differ; the case of keys counts only if numbers keep their spelling
+	work      int  // bytes written plus keys compared; a test bounds it
 }
 
-// A part of what is written so far is between two places behind the base. They have 32 bits, since a body
-// may be little else than members.
+// A part of the output lies between two offsets from the base. They have 32 bits, because a body
+// may consist almost only of members.
 type part struct {
 	start, end      uint32
 	objects, within uint32 // how many objects come before it, and how many are in it
@@ -99,16 +99,16 @@ type part struct {
 // A member of an object.
 type member struct {
 	part
-	key, keyEnd uint32 // in keys; empty if the key is where the part starts as it is
+	key, keyEnd uint32 // in keys; empty if the key is in the output, unescaped, at the start of the part
 }
 
-// An object is one whose members are not in order.
+// An object is an object with members out of order.
 type object struct {
 	part
 	inOrder []part // its members
 }
 
-// An entry stands for a key that is sorted. Most keys differ in their first bytes.
+// An entry stands for a key that is being sorted. Most keys differ in their first bytes.
 type entry struct {
 	first  uint64
 	at     uint32 // where the caller finds the key
@@ -121,7 +121,8 @@ func newEntry(key []byte, at int) entry {
 	return entry{binary.BigEndian.Uint64(first[:]), uint32(at), uint32(len(key))}
 }
 
-// maxBytes bounds a text, so that any place in what is written has 32 bits: a byte is written as three at most.
+// maxBytes bounds a text, so that any offset in the output fits into 32 bits: one byte becomes at
+// most three.
 const maxBytes = math.MaxUint32 / 4
 
 // all writes the whole value.
@@ -139,7 +140,7 @@ func (w *writer) all() error {
 	return nil
 }
 
-// next passes over white space, and returns the byte behind it.
+// next skips white space, and returns the byte after it.
 func (w *writer) next() byte {
 	for {
 		switch c := w.raw[w.at]; c {
@@ -232,7 +233,8 @@ func (w *writer) object() error {
 	return nil
 }
 
-// room returns s with room for twice as many, but not for more than can come, and so for one at least.
+// room returns s with room for at least one more element: for about twice as many, but at most for
+// the given number.
 func room[T any](s []T, most int) []T {
 	if len(s) < cap(s) {
 		return s
@@ -240,10 +242,10 @@ func room[T any](s []T, most int) []T {
 	return slices.Grow(s, min(len(s)+8, most))
 }
 
-// left returns how many bytes are to be read.
+// left returns how many bytes are left to read.
 func (w *writer) left() int { return len(w.raw) - w.at }
 
-// place returns the end of what is written.
+// place returns the end of the output.
 func (w *writer) place() uint32 { return uint32(len(w.b) - w.base) }
 
 // begin returns a part that begins here.
@@ -252,7 +254,7 @@ func (w *writer) begin() part { return part{start: w.place(), objects: uint32(le
 // end ends a part here.
 func (w *writer) end(p *part) { p.end, p.within = w.place(), uint32(len(w.objects))-p.objects }
 
-// written returns what is between two places.
+// written returns the output between two offsets.
 func (w *writer) written(start, end uint32) []byte { return w.b[w.base+int(start) : w.base+int(end)] }
 
 // key returns the decoded key of a member.
@@ -264,7 +266,8 @@ func (w *writer) key(m member) []byte {
 	return key[:bytes.IndexByte(key, '"')]
 }
 
-// compare returns a function that compares two keys. Whole returns one of more than eight bytes.
+// compare returns a function that compares two keys. The function whole returns a key of more than
+// eight bytes.
 func (w *writer) compare(whole func(entry) []byte) func(a, b entry) int {
 	return func(a, b entry) int {
 		w.work++
@@ -280,7 +283,8 @@ func (w *writer) compare(whole func(entry) []byte) func(a, b entry) int {
 	}
 }
 
-// sort returns the members of an object in the order of their keys, of equal ones the last.
+// sort returns the members of an object in the order of their keys; of members with equal keys it
+// returns the last.
 func (w *writer) sort(members []member) []part {
 	w.sorting = slices.Grow(w.sorting[:0], len(members))
 	for i, m := range members {
@@ -303,7 +307,7 @@ func (w *writer) sort(members []member) []part {
 	return inOrder
 }
 
-// order writes what is written once more, with the members of all objects in order.
+// order writes the output once more, with the members of all objects in order.
 func (w *writer) order() {
 	ordered := backwards{make([]byte, len(w.b)), len(w.b)}
 	whole := part{}
@@ -330,7 +334,8 @@ func (w *writer) fill(to *backwards, p part) {
 	to.put(w.written(p.start, p.end))
 }
 
-// A backwards is written from its end to its beginning, since an object comes behind those within it.
+// A backwards is written from its end to its beginning, because an object comes after those within
+// it.
 type backwards struct {
 	b  []byte
 	at int
@@ -341,8 +346,8 @@ func (w *backwards) put(text []byte) {
 	copy(w.b[w.at:], text)
 }
 
-// differInFold reports whether no two keys are the same to a decoder that ignores case, as
-// encoding/json does, and dashes and underscores, as encoding/json/v2 does.
+// differInFold reports whether all keys differ for a decoder that ignores case, like encoding/json,
+// and dashes and underscores, like encoding/json/v2.
 func (w *writer) differInFold(members []member) bool {
 	if len(members) < 2 {
 		return true
@@ -369,7 +374,8 @@ func (w *writer) differInFold(members []member) bool {
 	return true
 }
 
-// fold returns the least of the characters that differ from c in case alone, and none for a dash or an underscore.
+// fold returns the smallest of the characters that differ from c only in case. It returns no
+// character for a dash or an underscore.
 func fold(c rune) rune {
 	if c == '-' || c == '_' {
 		return -1
@@ -383,7 +389,7 @@ func fold(c rune) rune {
 	}
 }
 
-// text writes a string. One with an escape it adds to the keys, decoded.
+// text writes a string. If the string has an escape, text also adds its decoded form to the keys.
 func (w *writer) text() {
 	start, asItIs, ascii := w.at, true, true
 	for w.at++; w.raw[w.at] != '"'; w.at++ {
@@ -391,7 +397,7 @@ func (w *writer) text() {
 		case c == '\\':
 			asItIs = false
 			w.at++
-		case c == 0xE2: // U+2028 begins so, which is escaped
+		case c == 0xE2: // the beginning of U+2028, which is escaped
 			asItIs = false
 		case c >= utf8.RuneSelf:
 			ascii = false
@@ -410,8 +416,8 @@ func (w *writer) text() {
 	w.quote(w.keys[decoded:])
 }
 
-// decode adds a text to the keys, as encoding/json decodes it: U+FFFD is in the place of half a surrogate
-// pair, and of what is not UTF-8.
+// decode adds a text to the keys, decoded as by encoding/json: U+FFFD replaces half a surrogate
+// pair, and bytes that are not UTF-8.
 func (w *writer) decode(text []byte) {
 	for i := 0; i < len(text); {
 		switch c := text[i]; {
@@ -435,11 +441,11 @@ func (w *writer) decode(text []byte) {
 	}
 }
 
-// unescaped has the characters behind a backslash, but for u.
+// unescaped has the characters after a backslash, except for u.
 var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// escaped returns the character of the escape \uXXXX that text begins with, or of two that are a surrogate
-// pair; it is less than 0 for half a pair.
+// escaped returns the character of the escape \uXXXX at the beginning of text, or of two escapes
+// that form a surrogate pair; it is less than 0 for half a pair.
 func escaped(text []byte) (r rune, size int) {
 	r = codeUnit(text)
 	if !utf16.IsSurrogate(r) {
@@ -468,7 +474,7 @@ func codeUnit(escape []byte) (unit rune) {
 	return unit
 }
 
-// quote writes valid text as [Marshal] does.
+// quote writes valid text in the same way as [Marshal].
 func (w *writer) quote(text []byte) {
 	const hex = "0123456789abcdef"
 	w.b = append(w.b, '"')
@@ -522,7 +528,7 @@ func (w *writer) number() (err error) {
 func appendNumber(b []byte, literal string) ([]byte, error) {
 	digits, exponent, ok := SplitNumber(literal)
 	if !ok {
-		return nil, fmt.Errorf("number out of range: %.48q", strings.Clone(literal)) // so that no other is on the heap
+		return nil, fmt.Errorf("number out of range: %.48q", strings.Clone(literal)) // so that no other literal escapes to the heap
 	}
 	whole, fraction, _ := strings.Cut(digits, ".")
 	exponent -= len(fraction)
@@ -542,8 +548,8 @@ func appendNumber(b []byte, literal string) ([]byte, error) {
 	return b, nil
 }
 
-// Equal reports whether a and b are the same JSON value, with exact numbers.
-// Nothing at all is equal only to nothing.
+// Equal reports whether a and b are the same JSON value, with exact numbers. Empty input only
+// equals empty input.
 func Equal(a, b json.RawMessage) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -559,8 +565,8 @@ func Equal(a, b json.RawMessage) bool {
 	return err == nil && bytes.Equal(left, right)
 }
 
-// SplitNumber takes a JSON number apart: digits with an optional point, without
-// the sign, and the exponent.
+// SplitNumber splits a JSON number into digits with an optional point, without the sign, and the
+// exponent.
 func SplitNumber(literal string) (digits string, exponent int, ok bool) {
 	digits = strings.TrimPrefix(literal, "-")
 	if i := strings.IndexAny(digits, "eE"); i >= 0 {
@@ -573,14 +579,14 @@ func SplitNumber(literal string) (digits string, exponent int, ok bool) {
 	return digits, exponent, true
 }
 
-// A buffered is a buffer, and an encoder into it, that are used again: without that they
-// would be most of the memory that encoding a message allocates.
+// A buffered is a reusable buffer with an encoder into it. Without reuse they would be most of the
+// memory that encoding a message allocates.
 type buffered struct {
 	buffer  bytes.Buffer
 	encoder *json.Encoder
 }
 
-// maxKept bounds the buffers that are kept for the next message.
+// maxKept bounds the buffers that are reused for the next message.
 const maxKept = 64 << 10
 
 var buffers = sync.Pool{New: func() any {
@@ -595,9 +601,10 @@ type shortError struct{ error }
 func (e shortError) Error() string { return text.Of(e.error) }
 func (e shortError) Unwrap() error { return e.error }
 
-// Marshal is json.Marshal without its escapes for HTML, which a database and other languages' clients have
-// no use for. A string that is not valid UTF-8 is an error, where json.Marshal puts another in its place.
-// The text of an error is one short line, also from a type's own MarshalJSON.
+// Marshal is json.Marshal without its escapes for HTML, which are useless to a database and to
+// clients in other languages. A string that is not valid UTF-8 is an error, instead of being
+// replaced as in json.Marshal. The text of an error is one short line, even if it comes from a
+// type's own MarshalJSON.
 func Marshal(v any) ([]byte, error) {
 	b, _ := buffers.Get().(*buffered)
 	b.buffer.Reset()

@@ -12,12 +12,10 @@ import (
 
 var errNotUTF8 = errors.New("a string in it is not valid UTF-8")
 
-// coerced reports whether encoding/json has put U+FFFD in the place of something that is not
-// valid UTF-8 when it encoded v as encoded. It does so silently, and then the encoded text is
-// another than the given one, and two texts become one.
+// coerced reports whether encoding/json has replaced invalid UTF-8 by U+FFFD when it encoded v as
+// encoded. It does so silently, which changes the text, and may make two different texts equal.
 //
-// Where there is no U+FFFD, nothing was replaced. Where there is one it may be meant, and only
-// the value tells.
+// Without a U+FFFD nothing was replaced. With one, it may have been in v, so coerced looks at v.
 func coerced(encoded []byte, v any) bool {
 	return (bytes.Contains(encoded, []byte("\ufffd")) || bytes.Contains(encoded, []byte(`\ufffd`))) &&
 		invalidText(reflect.ValueOf(v))
@@ -28,8 +26,8 @@ var (
 	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
 )
 
-// invalidText reports whether encoding/json would encode a string of v that is not valid UTF-8.
-// It ends, because encoding v has.
+// invalidText reports whether encoding/json would encode a string of v that is not valid UTF-8. It
+// terminates, because encoding v has terminated.
 func invalidText(v reflect.Value) bool {
 	if !v.IsValid() {
 		return false
@@ -37,7 +35,7 @@ func invalidText(v reflect.Value) bool {
 	if v.Kind() != reflect.Interface {
 		switch {
 		case v.Type().Implements(jsonMarshaler):
-			return false // it encodes itself, and its bytes are checked as they are
+			return false // it encodes itself, and its bytes are checked directly
 		case v.Type().Implements(textMarshaler) && v.CanInterface() && (v.Kind() != reflect.Pointer || !v.IsNil()):
 			marshaler, ok := reflect.TypeAssert[encoding.TextMarshaler](v)
 			if !ok {

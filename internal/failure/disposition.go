@@ -13,21 +13,21 @@ const (
 	// Retry asks for another attempt after a given time.
 	Retry Kind = iota + 1
 
-	// Park asks for the message to be parked at once, whatever the policy.
+	// Park asks to park the message at once, under every policy.
 	Park
 
-	// Skip passes over a message: it is counted and logged.
+	// Skip skips a message: it is counted and logged.
 	Skip
 
-	// Refuse says that no other attempt helps: the policy's last action is taken at once.
+	// Refuse says that no other attempt can help: the policy's last action is taken at once.
 	Refuse
 )
 
-// A DispositionError carries a disposition. [DispositionOf] finds it in whatever wraps it.
+// A DispositionError has a disposition. [DispositionOf] finds it in any error that wraps it.
 type DispositionError struct {
 	Kind  Kind
 	After time.Duration // how long Retry waits
-	Err   error         // why, or nil where the error around it says why
+	Err   error         // the reason, or nil if an error around it has the reason
 }
 
 // Error returns the reason.
@@ -48,19 +48,19 @@ func (e *DispositionError) Error() string {
 // Unwrap returns the reason.
 func (e *DispositionError) Unwrap() error { return e.Err }
 
-// Parked is what an error unwraps to if its message is to be parked:
+// Parked is an error for Unwrap to return, if the message of the error has to be parked:
 //
 //	func (e *KeyReusedError) Unwrap() error { return failure.Parked }
 var Parked error = &DispositionError{Kind: Park} //nolint:errname // it is a disposition, which errors unwrap to
 
-// Refused is what an error unwraps to if the same attempt will fail in the same way again:
+// Refused is an error for Unwrap to return, if the same attempt would fail in the same way again:
 //
 //	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, failure.Refused} }
 var Refused error = &DispositionError{Kind: Refuse} //nolint:errname // it is a disposition, which errors unwrap to
 
-// ErrLasting is matched by an error that stays until an operator acts, whatever the message. A consumer stops at
-// one, unless the error carries a disposition, and parks nothing. Only errors of Dibs match it: a handler's error
-// cannot stop a consumer by a method.
+// ErrLasting is matched by an error that stays until an operator acts, for any message. A consumer
+// stops after such an error, unless it has a disposition, and parks nothing. Only errors of Dibs
+// match it: a handler's error cannot stop a consumer by a method.
 var ErrLasting = errors.New("it stays until an operator acts")
 
 // A LastingError is the text of an error that matches [ErrLasting].
@@ -72,9 +72,10 @@ func (e LastingError) Error() string { return string(e) }
 // Is reports whether target is [ErrLasting].
 func (e LastingError) Is(target error) bool { return target == ErrLasting }
 
-// DispositionOf returns the disposition in err, nil if there is none. Of several it returns the outermost, and of
-// joined ones the first. A disposition that a function has panicked with is none: the function has failed, and
-// said nothing. The methods of err are the code of a user: if one panics, there is no disposition.
+// DispositionOf returns the disposition in err, or nil. If there are several it returns the
+// outermost, and of joined ones the first. A disposition with which a function has panicked does
+// not count: the function has failed without deciding. The methods of err are a user's code: if one
+// panics, there is no disposition.
 func DispositionOf(err error) (found *DispositionError) {
 	defer func() {
 		if recover() != nil {
@@ -84,7 +85,7 @@ func DispositionOf(err error) (found *DispositionError) {
 	return outermost(err)
 }
 
-// outermost is [errors.AsType], which looks into no panic.
+// outermost is [errors.AsType], except that it does not look inside a panic.
 func outermost(err error) (found *DispositionError) {
 	for err != nil {
 		switch e := err.(type) { //nolint:errorlint // it goes from one to the next itself
@@ -113,17 +114,17 @@ func outermost(err error) (found *DispositionError) {
 	return nil
 }
 
-// Asks reports whether e is a disposition of a kind. A nil one is of none.
+// Asks reports whether e is a disposition of the given kind. It returns false if e is nil.
 func (e *DispositionError) Asks(kind Kind) bool { return e != nil && e.Kind == kind }
 
-// A RetryableError is the definite failure of a transaction, a serialization failure, a
-// deadlock or a lost connection, that running it again may not meet. Drivers return it to
-// TxStore.Transact, which runs its function again.
+// A RetryableError is the definite failure of a transaction that may succeed when it is run again:
+// a serialization failure, a deadlock or a lost connection. Drivers return it to TxStore.Transact,
+// which runs its function again.
 type RetryableError struct {
 	Cause error
 
-	// NotBegun says that the connection was lost before the database had answered to any statement of the
-	// function. The function's own error, if it returned one, then tells nothing about what it is for.
+	// NotBegun says that the connection was lost before the database had answered any statement of
+	// the function. Then the function's own error, if it returned one, says nothing about its work.
 	NotBegun bool
 }
 

@@ -1,7 +1,8 @@
-// Package failure is for functions that a caller has given to the library, and that fail. A panic becomes an error
-// with its stack, so that the place of the panic is in the log. An error may have a disposition, by which the function
-// tells what becomes of its message or its step: parked, retried after a given time, skipped, or refused. Package
-// handler exports the constructors; packages below it, such as messagestore, use this one.
+// Package failure handles failures of functions that a caller has given to the library. A panic
+// becomes an error with its stack, so that the place of the panic is in the log. An error may have
+// a disposition, by which the function decides about its message or its step: park it, retry it
+// after a given time, skip it, or refuse it. Package handler exports the constructors; packages
+// below it, such as messagestore, use this one.
 package failure
 
 import (
@@ -11,13 +12,14 @@ import (
 	"strings"
 )
 
-// ErrExited is the value of a function that ended its goroutine with [runtime.Goexit] instead of returning.
+// ErrExited is the error for a function that ended its goroutine with [runtime.Goexit] instead of
+// returning.
 var ErrExited = errors.New("the function ended its goroutine")
 
-// A PanicError is the failure of a function that panicked, or ended its goroutine.
+// A PanicError is the error of a function that panicked, or ended its goroutine.
 type PanicError struct {
-	Value any    // what it panicked with, or ErrExited
-	Stack []byte // where, as [runtime/debug.Stack] has it
+	Value any    // the value of the panic, or ErrExited
+	Stack []byte // from [runtime/debug.Stack]
 }
 
 // maxText is the length of a text in characters before it is cut.
@@ -37,14 +39,14 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Exited reports whether the function ended its goroutine, and did not panic.
+// Exited reports whether the function ended its goroutine without a panic.
 func (e *PanicError) Exited() bool {
 	return e.Value == ErrExited //nolint:errorlint // it is the value itself
 }
 
-// Recovered returns the error of a function that did not return, with the value of recover in the deferred
-// function that calls it: nil if the function ended its goroutine. A panic that is passed on from another
-// goroutine has the stack of the first.
+// Recovered returns the error of a function that did not return. Call it with the value of recover
+// in the deferred function: nil means that the function ended its goroutine. If a panic is passed
+// on from another goroutine, the error has the stack of the first panic.
 func Recovered(value any) *PanicError {
 	e := &PanicError{Value: value, Stack: debug.Stack()}
 	if value == nil {
@@ -58,8 +60,8 @@ func Recovered(value any) *PanicError {
 	return e
 }
 
-// PanicOf returns the [*PanicError] in err, nil if there is none. The methods of an error are the caller's code: if
-// one panics, Of returns nil.
+// PanicOf returns the [*PanicError] in err, or nil. The methods of an error are the caller's code:
+// if one panics, PanicOf returns nil.
 func PanicOf(err error) (e *PanicError) {
 	defer func() {
 		if recover() != nil {
@@ -70,7 +72,8 @@ func PanicOf(err error) (e *PanicError) {
 	return e
 }
 
-// Is is [errors.Is], and false if a method of err panics: it is the caller's code.
+// Is is [errors.Is], but returns false if a method of err panics, because that is the caller's
+// code.
 func Is(err, target error) (is bool) {
 	defer func() {
 		if recover() != nil {
@@ -80,15 +83,16 @@ func Is(err, target error) (is bool) {
 	return errors.Is(err, target)
 }
 
-// Catch is deferred by a function that calls another and has set err to ErrExited before. It sets err to a [*PanicError] if
-// the other did not return.
+// Catch is deferred by a function that calls another and has set err to ErrExited before. It sets
+// err to a [*PanicError] if the other function did not return.
 func Catch(err *error) {
 	if value := recover(); value != nil || *err == ErrExited { //nolint:errorlint // as it was set
 		*err = Recovered(value)
 	}
 }
 
-// Go calls f in a goroutine of its own, and gives its error to the channel: a [*PanicError] if it does not return.
+// Go calls f in a new goroutine, and sends its error to the channel: a [*PanicError] if f does not
+// return.
 func Go(f func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -100,14 +104,15 @@ func Go(f func() error) <-chan error {
 	return done
 }
 
-// Call calls f in a goroutine of its own, since f may end it, and returns its error: a [*PanicError] if f does not return.
+// Call calls f in a new goroutine, because f may end it, and returns its error: a [*PanicError] if
+// f does not return.
 func Call(f func() error) error { return <-Go(f) }
 
 // MaxStack is the length of a stack in bytes before it is cut.
 const MaxStack = 4096
 
-// Stack returns the stack in err, from the function that panicked on, or ended its goroutine, cut to whole lines; "" if
-// there is none.
+// Stack returns the stack in err, starting at the function that panicked or ended its goroutine,
+// cut to whole lines. It returns "" if err has no stack.
 func Stack(err error) string {
 	e := PanicOf(err)
 	if e == nil {
@@ -118,7 +123,7 @@ func Stack(err error) string {
 	if e.Exited() {
 		call = "\nruntime.Goexit("
 	}
-	if _, below, ok := strings.Cut(s, call); ok { // its own two lines come first
+	if _, below, ok := strings.Cut(s, call); ok { // two lines of its own come first
 		for range 2 {
 			if _, rest, more := strings.Cut(below, "\n"); more {
 				below = rest

@@ -1,5 +1,5 @@
-// Package intentlog has the messages of intents, and the state that each of them is: what package intent writes, and what the command
-// shows and verifies.
+// Package intentlog has the messages of intents and the states that they describe. Package intent
+// writes them, and the command shows and verifies them.
 package intentlog
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The types of an intent's messages. Its state is its last message: every message carries all
-// of it.
+// The types of an intent's messages. An intent's state is its last message: every message contains
+// all of it.
 const (
 	TypeReserved  = "Reserved"
 	TypeExtended  = "Extended"
@@ -23,7 +23,7 @@ const (
 	TypeConfirmed = "Confirmed"
 )
 
-// A Grant is the part that all messages of an intent have: the lease that was granted last.
+// A Grant is the part that all messages of an intent have: the lease that was last granted.
 type Grant struct {
 	Session string   `json:"session"`        // the holder
 	Attempt int      `json:"attempt"`        // counts the grants, from 1
@@ -32,11 +32,11 @@ type Grant struct {
 	Line    []string `json:"line,omitempty"` // the sessions that wait, in their order
 }
 
-// Reserved says that a session is granted the lease. Its fencing token is not in it: Token computes
-// it from the message and the time at which the store wrote it.
+// Reserved says that a session was granted the lease. It does not contain the fencing token: Token
+// computes that from the message and the time at which the store wrote it.
 type Reserved struct {
 	Grant
-	After int64 `json:"after"` // the token of the grant before, 0 for none
+	After int64 `json:"after"` // the token of the previous grant, 0 if there was none
 }
 
 // MessageType returns "Reserved".
@@ -51,14 +51,14 @@ type Extended struct {
 // MessageType returns "Extended".
 func (Extended) MessageType() string { return TypeExtended }
 
-// Waiting says that a session has entered the line, or left it, or that the store's clock was ahead of the time from which the
-// lease counts. The lease is as it was but for that.
+// Waiting says that a session has joined or left the line, or that the store's clock was ahead when
+// the lease began. Otherwise the lease is unchanged.
 type Waiting struct {
 	Grant
 	Token int64 `json:"token"`
 
-	// At is the time from which the lease counts, in microseconds since 1970: the time of the last
-	// Reserved, Extended or Released, or an earlier one if the clock was ahead then.
+	// At is the time at which the lease begins, in microseconds since 1970: the time of the last
+	// Reserved, Extended or Released, or an earlier time if the clock was ahead then.
 	At int64 `json:"at"`
 
 	// Of is the position of that message.
@@ -66,8 +66,8 @@ type Waiting struct {
 
 	// Released says that the lease is released, and only the line keeps others from the intent.
 	Released bool   `json:"released,omitempty"`
-	By       string `json:"by,omitempty"`     // as in Released
-	Reason   string `json:"reason,omitempty"` // as in Released
+	By       string `json:"by,omitempty"`     // see Released
+	Reason   string `json:"reason,omitempty"` // see Released
 }
 
 // MessageType returns "Waiting".
@@ -90,15 +90,15 @@ type Confirmed struct {
 	Token  int64           `json:"token"`
 	Result json.RawMessage `json:"result,omitempty"`
 
-	// NotKept says why there is no result though the work had one: it could not be stored.
+	// NotKept says why the work's result could not be stored, if it had one.
 	NotKept string `json:"notKept,omitempty"`
 }
 
 // MessageType returns "Confirmed".
 func (Confirmed) MessageType() string { return TypeConfirmed }
 
-// Token returns the fencing token of the grant, which the store wrote at the given time: the
-// microseconds of that time since 1970, or one more than the token before, if that is greater.
+// Token returns the fencing token of a grant that the store wrote at the given time: the
+// microseconds of that time since 1970, or one more than the previous token, if that is greater.
 func (r Reserved) Token(written time.Time) int64 { return max(r.After+1, written.UnixMicro()) }
 
 // Bounds of the fields of a message. No clock gives a token beyond the year 9999.
@@ -111,30 +111,30 @@ const (
 	MaxLine    = 100
 )
 
-// A State is an intent as one of its messages has it. Since each message carries the whole state, a stream is right if each pair of
-// its messages is: see [State.Violations].
+// A State is the state of an intent in one of its messages. Since each message has the whole state,
+// a stream is valid if each pair of consecutive messages is: see [State.Violations].
 type State struct {
-	Grant // zero of a tombstone
+	Grant // zero for a tombstone
 
 	Type     string
 	Place    messagestore.Mark    // of the message
 	Token    int64                // the fencing token of the lease
-	After    int64                // of Reserved: the token before, 0 for none
-	Since    time.Time            // from when the lease counts; if it was released, from when it is free
+	After    int64                // for Reserved: the previous token, 0 if there was none
+	Since    time.Time            // when the lease begins; if it was released, when it became free
 	Of       messagestore.Version // the message of that time
 	Released bool                 // the lease was released, and not taken since
-	By       string               // the operator that released it, or "" for the holder
-	Reason   string               // for which it was released
-	Result   json.RawMessage      // that it was confirmed with
-	NotKept  string               // why there is no result, though there was one
+	By       string               // the operator who released it, or "" for the holder
+	Reason   string               // why it was released
+	Result   json.RawMessage      // of the confirmation
+	NotKept  string               // why there is no result, if the work had one
 	Deleted  bool                 // the message is the tombstone of a stream
-	Lapsed   bool                 // it is not held, or no longer; set where that was asked
+	Lapsed   bool                 // it is not held any more; set where that was checked
 
-	// Metadata goes from message to message of a grant.
+	// Metadata is copied from message to message of a grant.
 	Metadata messagestore.Metadata
 }
 
-// Done reports whether nothing may follow the message.
+// Done reports whether no message may follow.
 func (s *State) Done() bool { return s.Deleted || s.Type == TypeConfirmed }
 
 // Lasts returns how long the lease lasts without an extension.
@@ -148,7 +148,7 @@ func (s *State) Until() time.Time {
 	return s.Since.Add(s.Lasts())
 }
 
-// Held reports whether the lease lives at now, by the store's clock.
+// Held reports whether the lease is live at now, by the store's clock.
 func (s *State) Held(now time.Time) bool {
 	return !s.Done() && !s.Released && now.Before(s.Until())
 }
@@ -160,7 +160,7 @@ func (s *State) MayTake(session string, turn time.Duration) time.Time {
 }
 
 // MayBeTaken reports whether session may take the intent at now. A released intent is free for the
-// first session in its line, though the clock was put back since.
+// first session in its line, even if the clock was set back since.
 func (s *State) MayBeTaken(session string, now time.Time, turn time.Duration) bool {
 	return s.Released && s.Before(session) == 0 || !now.Before(s.MayTake(session, turn))
 }
@@ -197,7 +197,8 @@ func Granted(body messagestore.Body, written messagestore.Written, metadata mess
 	return s
 }
 
-// Read returns the state that m is. If m is none of an intent's, the error is a [*CorruptError], and the state has m's type and place.
+// Read returns the state in m. If m does not belong to an intent, the error is a [*CorruptError],
+// and the state has m's type and place.
 func Read(m *messagestore.Message) (*State, error) {
 	corrupt := func(rule string, args ...any) (*State, error) {
 		return &State{Type: m.Type, Place: m.Mark(), Since: m.Time, Of: m.Position}, &CorruptError{m.Stream, m.Position, fmt.Sprintf(rule, args...)}
@@ -271,7 +272,7 @@ func SessionRule(session string) string {
 	return TextRule(session)
 }
 
-// TextRule returns the rule that a text breaks which operators will read, or "".
+// TextRule returns the rule that a text for operators breaks, or "".
 func TextRule(text string) string {
 	if !utf8.ValidString(text) {
 		return "not valid UTF-8"
@@ -284,8 +285,8 @@ func TextRule(text string) string {
 	return ""
 }
 
-// ScopeAndKey returns the scope and the key that the intent in stream has. For a key that was too
-// long for a name it returns the hash that stands in its place.
+// ScopeAndKey returns the scope and the key of the intent in stream. If the key was too long for a
+// name, it returns the hash of the key.
 func ScopeAndKey(stream messagestore.StreamName) (scope, key string) {
 	switch ids := stream.IDs(); len(ids) {
 	case 0:
@@ -300,7 +301,7 @@ func ScopeAndKey(stream messagestore.StreamName) (scope, key string) {
 // ErrCorrupt is matched by a [CorruptError].
 var ErrCorrupt = errors.New("corrupt intent")
 
-// A CorruptError names a message that no intent has, and the rule that it breaks.
+// A CorruptError names a message that does not belong to an intent, and the rule that it breaks.
 type CorruptError struct {
 	Stream   messagestore.StreamName
 	Position messagestore.Version

@@ -7,8 +7,8 @@ import (
 )
 
 // TookEarly reports whether the step grants an intent before the lease in before was over, by the
-// times at which the store wrote them. That is no fault where the store's clock was put back, and
-// where a waiter had seen no sign of the holder for the whole TTL.
+// times at which the store wrote them. That is not an error if the store's clock was set back, or
+// if a waiter had seen no sign of the holder for the whole TTL.
 func (s *State) TookEarly(before *State) bool {
 	return s.Type == TypeReserved && !before.Done() && s.Place.Time.Before(before.Until())
 }
@@ -23,7 +23,7 @@ const (
 
 // A Violation is a rule that a step breaks.
 type Violation struct {
-	// Rule is the name of the violated rule:
+	// Rule is the name of the broken rule:
 	//
 	//	message     a message is an intent's: see [Read]
 	//	transition  a step may follow the one before it; nothing follows a result
@@ -37,9 +37,9 @@ type Violation struct {
 	Found    string
 }
 
-// Violations returns the rules that s breaks as the next step after before. Before is nil for the
-// first message in the stream: where the beginning was trimmed there is nothing to compare.
-// Violations looks at no clock: see [State.TookEarly].
+// Violations returns the rules that s breaks as the step after before. Before is nil for the first
+// message in the stream: if the beginning was trimmed there is nothing to compare. Violations uses
+// no clock: see [State.TookEarly].
 func (s *State) Violations(before *State) []Violation {
 	c := comparison{before: before, step: s}
 	switch {
@@ -80,7 +80,7 @@ func (c *comparison) first() {
 	}
 }
 
-// granted compares a lease that came after another.
+// granted compares a lease with the one before it.
 func (c *comparison) granted() {
 	before, s := c.before, c.step
 	if s.Token <= before.Token || s.After != before.Token {
@@ -101,7 +101,7 @@ func (c *comparison) granted() {
 	}
 }
 
-// continued compares a step of the lease that was there.
+// continued compares a step of the existing lease.
 func (c *comparison) continued() {
 	before, s := c.before, c.step
 	if before.Released && s.Type != TypeWaiting {
@@ -149,7 +149,7 @@ func leaseText(s *State) string {
 	return fmt.Sprintf("%s%s, position %d", text, s.Since.UTC().Format("2006-01-02T15:04:05.000000Z"), s.Of)
 }
 
-// stood reports whether a session came to the end of a line, or some left it.
+// stood reports whether a session joined the end of a line, or some sessions left it.
 func stood(before, after []string) bool {
 	if len(after) == len(before)+1 {
 		return slices.Equal(before, after[:len(before)])

@@ -1,7 +1,7 @@
-// Package keys turns the keys of callers into parts of stream names, and the content of a
-// request into the form in which two are compared: clients in any language have one rule to follow.
-// Its engine of "once" in a transaction ([Transact]) commits the message that takes a key together with the
-// caller's SQL and messages, and finds out what became of the key. Packages reservation and inbox stand on it.
+// Package keys turns callers' keys into parts of stream names, and the content of a request into
+// the form in which requests are compared: clients in any language have one rule to follow.
+// [Transact] takes a key once: it commits the message that takes the key together with the caller's
+// SQL and messages, and finds out the result. Packages reservation and inbox are built on it.
 package keys
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrInvalid is matched by the error for an idempotence key that is refused.
+// ErrInvalid is returned for an invalid idempotence key.
 var ErrInvalid = errors.New("invalid idempotence key")
 
-// Rules that a key breaks, as Rule returns them.
+// Rules that a key may break: see Rule.
 const (
 	Empty     = "it is empty"
 	NotUTF8   = "not valid UTF-8"
@@ -44,25 +44,25 @@ func Rule(key string) string {
 
 func visible(r rune) bool { return unicode.IsGraphic(r) && !unicode.IsSpace(r) }
 
-// Invalid returns the error for a key that is given as field.
+// Invalid returns the error for an invalid key in a field.
 func Invalid(field, key, rule string) error {
 	e := messagestore.NewInvalidError(field, key, rule)
 	e.Kind = ErrInvalid
 	return e
 }
 
-// hashed begins a part that stands for a key too long to be in a name. No escaped
-// key begins so: after its percent signs come hexadecimal digits.
+// hashed begins a part that replaces a key too long for a name. No escaped key begins this way,
+// because hexadecimal digits follow a key's percent signs.
 const hashed = "%sha256:"
 
-// HashedBytes is the length of a part that stands for a key too long to be in a name.
+// HashedBytes is the length of a part that replaces a key too long for a name.
 const HashedBytes = len(hashed) + 2*sha256.Size
 
-// Encode returns a key without a broken [Rule] as a part of a stream's identifier of at most
-// room bytes. Different keys have different parts. It is not ok if the room is too little for
-// the key and for a hash of it.
+// Encode returns a key that breaks no [Rule] as a part of a stream's identifier, of at most room
+// bytes. Different keys have different parts. It is not ok if the room is too small even for a hash
+// of the key.
 //
-// A key is written as every identifier is, by text.EscapeID.
+// A key is written like every identifier, by text.EscapeID.
 func Encode(key string, room int) (part string, ok bool) {
 	if len(key) <= room {
 		if part := text.EscapeID(key); len(part) <= room {
@@ -79,11 +79,11 @@ func Encode(key string, room int) (part string, ok bool) {
 // Content is content in the form in which it is compared.
 type Content struct {
 	Canonical []byte
-	Ambiguous bool // an object in it had a key twice, or a text half a surrogate pair
+	Ambiguous bool // an object in it has a duplicate key, or a text has half a surrogate pair
 }
 
-// Canonical encodes content with encoding/json and returns the one spelling that all JSON equal
-// to it shares.
+// Canonical encodes content with encoding/json and returns the spelling shared by all JSON that is
+// equal to it.
 func Canonical(content any) (Content, error) {
 	if raw, ok := content.(json.RawMessage); ok {
 		canonical, ambiguous, err := exactjson.AppendCanonical(nil, raw)
@@ -97,7 +97,7 @@ func Canonical(content any) (Content, error) {
 	return Content{canonical, ambiguous}, err
 }
 
-// Empty reports whether nothing is in it.
+// Empty reports whether c has no content.
 func (c Content) Empty() bool {
 	switch string(c.Canonical) {
 	case "null", "{}", "[]", `""`:
@@ -106,7 +106,7 @@ func (c Content) Empty() bool {
 	return false
 }
 
-// TooLong returns the rule that a key breaks if the rest of the stream's name is too long.
+// TooLong returns the rule for a key if the rest of the stream's name is too long.
 func TooLong(room int) string {
 	return fmt.Sprintf("the stream's name leaves it %d bytes, fewer than a hash needs", max(room, 0))
 }

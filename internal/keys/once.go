@@ -10,17 +10,18 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrTaken is returned by [Key.Begin] if there is nothing to do: it ends the transaction, and [Key.Met] tells the
-// result.
+// ErrTaken is returned by [Key.Begin] if there is nothing to do: it ends the transaction, and
+// [Key.Met] returns the result.
 var ErrTaken = errors.New("the key is taken")
 
-// A Key is a key that is to be taken, or given back, with results of type R. Its methods change nothing in it: a
-// transaction may be tried several times.
+// A Key is a key to take or to give back, with results of type R. Its methods do not change it,
+// because a transaction may be tried several times.
 type Key[R any] interface {
 	// Stream returns the stream of the key.
 	Stream() messagestore.StreamName
 
-	// Begin returns how the attempt starts on a stream that begins with first, nil for a free key.
+	// Begin returns how the attempt starts on a stream that begins with first, which is nil for a
+	// free key.
 	Begin(ctx context.Context, first *messagestore.Message) (Start, error)
 
 	// Compose returns all writes of the attempt. The first of them is to the stream of the key.
@@ -29,8 +30,8 @@ type Key[R any] interface {
 	// Won returns the result of an attempt that was committed.
 	Won(ctx context.Context, a Attempt) R
 
-	// Met returns the result of a stream that begins with first. Without an error, decided is false if the stream
-	// does not tell.
+	// Met returns the result for a stream that begins with first. Without an error, decided is
+	// false if the stream does not decide it.
 	Met(ctx context.Context, first *messagestore.Message) (result R, decided bool, err error)
 }
 
@@ -40,7 +41,7 @@ type Start struct {
 	Version messagestore.Version // expected of the stream of the key
 }
 
-// Free is the Begin of a key that is taken by the first message of its stream.
+// Free is the Begin of a key that the first message of its stream takes.
 func Free(first *messagestore.Message) (Start, error) {
 	if first != nil {
 		return Start{}, ErrTaken
@@ -48,16 +49,17 @@ func Free(first *messagestore.Message) (Start, error) {
 	return Start{Calls: true, Version: messagestore.NoStream}, nil
 }
 
-// An Attempt is one run of a transaction. Another run has an Attempt of its own.
+// An Attempt is one run of a transaction. Each run has a new Attempt.
 type Attempt struct {
-	First   *messagestore.Message      // that the stream of the key began with, nil for none
-	Answer  json.RawMessage            // nil for none
+	First   *messagestore.Message      // the first message of the key's stream, or nil
+	Answer  json.RawMessage            // nil if there is no answer
 	Writes  []messagestore.StreamWrite // all, the write of the key first
-	Written messagestore.Written       // what was committed of the key
+	Written messagestore.Written       // the committed write of the key
 }
 
-// Transact calls f in a transaction and commits it with the message of the key, if the key says so. The stream of
-// the key decides, whatever the error is: another transaction may have been first while this one failed.
+// Transact calls f in a transaction and commits it with the message of the key, if the key asks for
+// that. After an error it still reads the key's stream to find the result: another transaction may
+// have been first while this one failed.
 func Transact[Tx, R any](
 	ctx context.Context, txs *messagestore.TxStore[Tx], key Key[R], f func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error),
 ) (R, error) {
@@ -122,7 +124,7 @@ func try[Tx, R any](
 	return Attempt{First: first, Answer: answer, Writes: all}, err
 }
 
-// Answer returns a value among the writes of a function. It is no write of its own.
+// Answer returns a value for the writes of a function. It writes no message.
 func Answer(v any) messagestore.StreamWrite {
 	return messagestore.StreamWrite{Bodies: []messagestore.Body{answerBody{v}}}
 }
@@ -130,10 +132,10 @@ func Answer(v any) messagestore.StreamWrite {
 // An answerBody is the only body of a write that [Answer] returned.
 type answerBody struct{ value any }
 
-// MessageType is the type of no message.
+// MessageType returns a type that is never written.
 func (answerBody) MessageType() string { return "answer" }
 
-// Split returns the [Answer] among the writes of a function as JSON, nil for none, and the other writes.
+// Split returns the [Answer] among the writes of a function as JSON, or nil, and the other writes.
 func Split(writes []messagestore.StreamWrite) (answer json.RawMessage, rest []messagestore.StreamWrite, err error) {
 	for _, w := range writes {
 		if w.Stream != "" || len(w.Bodies) != 1 {

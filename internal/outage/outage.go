@@ -24,14 +24,14 @@ const (
 	settled = 10 * time.Second
 )
 
-// A Key is a caller, and what it does at the store.
+// A Key names a caller, and its operation at the store.
 type Key struct{ By, To string }
 
-// An Outage is the time from the first error of a store to its next success at all that failed: a
-// server that answers reads and refuses writes is not back. Its methods are safe for concurrent use.
-// The zero value stands for a store that works.
+// An Outage is the time from the first error of a store until every operation that failed has
+// succeeded again: a server that answers reads and refuses writes is not back. Its methods are safe
+// for concurrent use. The zero value stands for a store that works.
 type Outage struct {
-	some atomic.Bool // fails, so that a success costs nothing otherwise
+	some atomic.Bool // an operation fails; otherwise a success costs nothing
 
 	mu      sync.Mutex
 	failing map[Key]struct{}
@@ -40,17 +40,17 @@ type Outage struct {
 	errors  int
 	said    bool
 	remind  time.Time
-	ended   time.Time     // of the last whose end was said
-	log     logger.Logger // that said the beginning
-	about   []any         // the fields of the caller that it was said for
+	ended   time.Time     // of the last outage with a logged end
+	log     logger.Logger // the logger that logged the beginning
+	about   []any         // the fields of the caller for that line
 }
 
-// OfStore returns the outage that all callers of a store share, or nil for a store that has none to share. Package messagestore,
-// whose stores have one, sets it.
+// OfStore returns the outage that all callers of a store share, or nil. Package messagestore, whose
+// stores have one, sets it.
 var OfStore = func(store any) *Outage { return nil }
 
-// Of returns the outage that all callers of a store share, and one of its own for a store that has
-// none to share.
+// Of returns the outage that all callers of a store share. If the store has none, Of returns a new
+// one.
 func Of(store any) *Outage {
 	if shared := OfStore(store); shared != nil {
 		return shared
@@ -58,10 +58,11 @@ func Of(store any) *Outage {
 	return &Outage{}
 }
 
-// Failed takes in an error of a caller, and says so if it is the first. A caller without a logger leaves
-// that to the next. Where all callers that failed have gone, and none of the others has had a success
-// since, an error later than a minute is of another outage. About are the fields of the caller's lines, each a name and a value: of the one at the
-// outage's end too, which another goroutine may log, so no value changes later.
+// Failed records an error of a caller, and logs it if it is the first. A caller without a logger
+// leaves that to the next. If all failed callers have ended and no other caller has succeeded
+// since, an error more than a minute later begins another outage. The fields in about are for the
+// caller's log lines, each a name and a value. The line at the outage's end has them too, and
+// another goroutine may log that, so the values must not change later.
 func (o *Outage) Failed(key Key, log logger.Logger, about ...any) {
 	now := time.Now()
 	o.mu.Lock()
@@ -90,15 +91,15 @@ func (o *Outage) Failed(key Key, log logger.Logger, about ...any) {
 	event.Fields(withUnits(about)).Msg(what)
 }
 
-// Works takes in a success at what a caller does. It ends an outage in which nothing else fails.
+// Works records the success of a caller's operation. It ends the outage if nothing else fails.
 func (o *Outage) Works(key Key) { o.works(func(k Key) bool { return k == key }) }
 
-// Begins takes in that a caller has begun anew at a store that works: what failed before does not
+// Begins records that a caller has started again at a working store: its earlier failures do not
 // count any more.
 func (o *Outage) Begins(by string) { o.works(func(k Key) bool { return k.By == by }) }
 
-// Ends forgets a caller that asks no more. It ends no outage: whether the store works is for the next
-// success of another to say.
+// Ends removes a caller that makes no more calls. It does not end an outage: only another caller's
+// success shows that the store works.
 func (o *Outage) Ends(by string) {
 	if !o.some.Load() {
 		return
@@ -123,7 +124,7 @@ func (o *Outage) works(what func(Key) bool) {
 	}
 }
 
-// withUnits has durations as texts: the logger would write numbers.
+// withUnits turns durations into texts, because the logger would write numbers.
 func withUnits(about []any) []any {
 	texts := slices.Clone(about)
 	for i, value := range texts {

@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Pause returns the pause after a number of failures in a row: none without a failure,
-// least after the first, twice as long after each further one, most at the longest. Each
-// pause is shortened by a random part of up to a half, so that operations that failed
-// together are not repeated together.
+// Pause returns the pause after a number of failures in a row: 0 without a failure, least after the
+// first, twice as long after each further one, and at most most. Each pause is shortened by a
+// random part of up to a half, so that operations that failed together are not repeated together.
 func Pause(failures int, least, most time.Duration) time.Duration {
 	if failures <= 0 {
 		return 0

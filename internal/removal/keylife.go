@@ -19,7 +19,8 @@ const (
 	MaxKeyLife = 100 * 365 * 24 * time.Hour
 )
 
-// KeyLifeDeclared is the one message of the stream CATEGORY+life-1, in a category whose first keys have a KeyLife.
+// KeyLifeDeclared is the only message of the stream CATEGORY+life-1, in a category whose first keys
+// have a KeyLife.
 type KeyLifeDeclared struct {
 	Seconds int64 `json:"seconds"`
 }
@@ -41,10 +42,12 @@ type KeyStore interface {
 
 var errLate = errors.New("it came after the first key, which was promised for ever")
 
-// KeyLifeOf returns the life that the first message of [KeyLifeStream] declares, in a category whose first message is first, nil for
-// none. A life that came after a key is none, and what cannot be read is a [*CorruptKeyLifeError].
+// KeyLifeOf returns the life that the first message of [KeyLifeStream] declares. The category's
+// first message is first, or nil. A declaration that came after a key does not count, and for one
+// that cannot be read the error is a [*CorruptKeyLifeError].
 //
-// An operator's forget and each [KeyLife] ask it, but on PostgreSQL, where the function dibs.forget says the same in SQL.
+// An operator's forget and each [KeyLife] use it, except on PostgreSQL, where the function
+// dibs.forget does the same in SQL.
 func KeyLifeOf(declared, first *messagestore.Message) (time.Duration, error) {
 	d, err := messagestore.Decode[KeyLifeDeclared](declared)
 	if err == nil && (d.Seconds < 10 || d.Seconds > 9_999_999_999) {
@@ -74,7 +77,8 @@ func ValidateKeyLife(life time.Duration, forgets bool) error {
 	return nil
 }
 
-// A KeyLife is declared once in each category. It is safe for concurrent use. A nil *KeyLife is for ever, and declares nothing.
+// A KeyLife is declared once in each category. It is safe for concurrent use. A nil *KeyLife means
+// for ever, and declares nothing.
 type KeyLife struct {
 	life     time.Duration
 	store    KeyStore
@@ -90,9 +94,10 @@ func NewKeyLife(life time.Duration, store KeyStore) *KeyLife {
 	return &KeyLife{life: life.Truncate(time.Second), store: store}
 }
 
-// Declare writes the life of the keys of category down, unless that was done. It comes before the first key. A category in
-// which another life is declared, or which had a key before any was, is an [*messagestore.InvalidError], for each process
-// that asks, and a declaration that cannot be read a [*CorruptKeyLifeError].
+// Declare stores the life of the category's keys, unless that was done before. Call it before the
+// first key. If another life is declared in the category, or if it had a key before any
+// declaration, the error is a [*messagestore.InvalidError], in each process that calls; if the
+// declaration cannot be read, it is a [*CorruptKeyLifeError].
 func (l *KeyLife) Declare(ctx context.Context, category messagestore.Category) error {
 	if l == nil {
 		return nil
@@ -140,9 +145,10 @@ func (l *KeyLife) declare(ctx context.Context, category messagestore.Category) e
 	return nil
 }
 
-// write declares the life in a category without keys, unless another process has declared one meanwhile. With it goes a
-// look at a stream of the category that there is none of. So it holds up the category's writers, and waits for those
-// before it, to draw its position: after it a reader sees each key that came before it.
+// write declares the life in a category without keys, unless another process has declared one
+// meanwhile. The same write also checks a stream of the category that does not exist. So it blocks
+// the category's writers, and waits for the earlier ones, before it draws its position: a reader
+// that sees the declaration also sees each earlier key.
 func (l *KeyLife) write(ctx context.Context, category messagestore.Category, stream messagestore.StreamName) error {
 	first, err := l.firstOf(ctx, category)
 	if err != nil {
@@ -150,7 +156,7 @@ func (l *KeyLife) write(ctx context.Context, category messagestore.Category, str
 	}
 	if first != nil {
 		if _, err := l.store.Last(ctx, stream); !errors.Is(err, messagestore.ErrNotFound) {
-			return err // nil for a declaration that was made meanwhile, perhaps before the key
+			return err // nil if a declaration was made meanwhile, perhaps before the key
 		}
 		return l.late(category)
 	}
@@ -178,7 +184,7 @@ func invalidKeyLife(life time.Duration, rule string) error {
 	return messagestore.NewInvalidError("KeyLife", life, rule)
 }
 
-// A CorruptKeyLifeError names a message that is in the place of a declaration.
+// A CorruptKeyLifeError names a message that is not a valid declaration, at the place of one.
 type CorruptKeyLifeError struct {
 	Stream   messagestore.StreamName
 	Position messagestore.Version

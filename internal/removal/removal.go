@@ -1,5 +1,5 @@
-// Package removal has the rules of trims, deletions and forgotten keys that the drivers, their options and
-// the command share. A category may declare how long its keys are kept at least: see [KeyLife].
+// Package removal has the rules of trims, deletions and forgotten keys that the drivers, their
+// options and the command share. A category may declare a minimum life for its keys: see [KeyLife].
 package removal
 
 import (
@@ -12,10 +12,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// CheckpointType is the type of the messages of a consumer that are trimmed as checkpoints, and of no other.
+// CheckpointType is the type of a consumer's messages that are trimmed as checkpoints. No other
+// type is.
 const CheckpointType = "Recorded"
 
-// NotCheckpoints is the error for a stream that has a message of another type among the checkpoints to remove.
+// NotCheckpoints is the error for a stream with a message of another type among the checkpoints to
+// remove.
 func NotCheckpoints(stream messagestore.StreamName) error {
 	return messagestore.NewInvalidError("stream", string(stream), "it has messages that are no checkpoints")
 }
@@ -23,25 +25,27 @@ func NotCheckpoints(stream messagestore.StreamName) error {
 // TombstoneType is the message type of a [Tombstone].
 const TombstoneType = text.OwnTypes + "Tombstone"
 
-// A Tombstone is the body of the one message that is left of a stream that was deleted: see [messagestore.Message.IsTombstone].
+// A Tombstone is the body of the only message left in a deleted stream: see
+// [messagestore.Message.IsTombstone].
 type Tombstone struct {
 	Messages   int64                `json:"messages"`         // how many there were
 	UpTo       messagestore.Version `json:"upTo"`             // the position of the last of them
 	NameErased bool                 `json:"nameErased"`       // the stream's name is gone too
 	By         string               `json:"by"`               // the database user
-	Reason     string               `json:"reason,omitempty"` // in words of theirs
+	Reason     string               `json:"reason,omitempty"` // in the user's words
 }
 
 // MessageType returns [TombstoneType].
 func (Tombstone) MessageType() string { return TombstoneType }
 
-// DefaultMinAge is how old a message is at least that a trim removes, unless its options have another age.
+// DefaultMinAge is the least age of a message that a trim removes, unless its options say
+// otherwise.
 const DefaultMinAge = 15 * time.Minute
 
-// InboxKeyLife is how old a request of an inbox is at least that is forgotten.
+// InboxKeyLife is the least age of an inbox request that may be forgotten.
 const InboxKeyLife = 24 * time.Hour
 
-// NoKeyLife is the error for a category whose keys stay.
+// NoKeyLife is the error for a category with keys that stay for ever.
 func NoKeyLife(category messagestore.Category) error {
 	return messagestore.NewInvalidError("category", string(category), "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 }
@@ -51,8 +55,9 @@ func InsideKeyLife(age, life time.Duration) error {
 	return messagestore.NewInvalidError("age", age, fmt.Sprintf("the keys live %v, so it is at least that: a request with a forgotten key is carried out again", life))
 }
 
-// CommandsOf returns the category of the commands whose keys a reserver reserves in category, and false if
-// that is a category of no reserver: account:command for account:command+reservation+accounts.
+// CommandsOf returns the category of the commands for which a reserver reserves keys in category:
+// account:command for account:command+reservation+accounts. It returns false if category does not
+// belong to a reserver.
 func CommandsOf(category messagestore.Category) (commands messagestore.Category, ok bool) {
 	name := string(category)
 	last := strings.LastIndexAny(name, ":+")
@@ -93,7 +98,7 @@ func CheckName(stream messagestore.StreamName) error {
 	return messagestore.NewInvalidError("stream name", string(stream), rule)
 }
 
-// CheckReason refuses a reason that is not recorded.
+// CheckReason refuses a reason that cannot be recorded.
 func CheckReason(reason string) error {
 	if reason != "" && text.TypeRule("x"+reason+"x") != "" || len(reason) > maxReasonBytes ||
 		strings.TrimSpace(reason) != reason {

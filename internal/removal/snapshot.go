@@ -25,7 +25,7 @@ func SnapshotStream(stream messagestore.StreamName) messagestore.StreamName {
 	return stream.Category().WithType("snapshot").Stream(stream.ID())
 }
 
-// SnapshotOf returns the snapshot m. It is not ok if m is none. The tag is not looked at.
+// SnapshotOf returns the snapshot in m. It is not ok if m has none. The tag is not checked.
 func SnapshotOf(m *messagestore.Message) (s Snapshot, ok bool) {
 	s, err := messagestore.Decode[Snapshot](m)
 	return s, err == nil && s.Version >= 0 && len(s.Entity) > 0 && string(s.Entity) != "null"

@@ -1,6 +1,6 @@
-// Package report counts the messages of a store by stream, type and category. dibs report prints the counts, and
-// consumers and their lag are found by them. A service counts the messages of a category by
-// [messagestore.Store.Count].
+// Package report counts the messages of a store by stream, type and category. dibs report prints
+// the counts, and they are used to find consumers and their lag. To count the messages of a
+// category in a service, use [messagestore.Store.Count].
 package report
 
 import (
@@ -36,8 +36,8 @@ const (
 	ByCategory Key = "category"
 )
 
-// An Order is how the rows of a report are sorted. Rows that are equal by it are
-// sorted by their names, byte by byte.
+// An Order is how the rows of a report are sorted. Equal rows are sorted by their names, byte by
+// byte.
 type Order string
 
 // The orders of a report.
@@ -54,20 +54,18 @@ type Query struct {
 	// for each type in each stream. Rows are named and sorted in the order of the keys.
 	By []Key
 
-	// Category counts the messages of this category only, which reads no others. ""
-	// counts them all. It may be the name of any category there is, of other clients
-	// too.
+	// Category counts only the messages of this category, and reads no others. "" counts them all.
+	// It may be any existing category, including those of other clients.
 	Category messagestore.Category
 
-	// Containing keeps the rows whose first name holds this text, as it is. "" keeps
-	// all.
+	// Containing keeps the rows whose first name contains this exact text. "" keeps all.
 	Containing string
 
 	// Sort is the order of the rows; "" is [SortByName].
 	Sort Order
 
-	// Limit bounds the rows that are returned. 0 is all of them, which may be as many
-	// as there are streams.
+	// Limit bounds the rows that are returned. 0 means all of them, which may be as many as there
+	// are streams.
 	Limit int
 }
 
@@ -94,8 +92,8 @@ func (q Query) validate() error {
 	return errors.Join(validateText("category", string(q.Category)), validateText("containing", q.Containing))
 }
 
-// validateText refuses texts that no name in any store holds, since databases could not be
-// asked for them.
+// validateText refuses texts that cannot be in a name in any store, because databases do not accept
+// them in a query.
 func validateText(field, text string) error {
 	switch {
 	case !utf8.ValidString(text):
@@ -115,25 +113,24 @@ const maxText = 8 << 10
 type Report struct {
 	Rows []Row
 
-	// Groups is how many rows there are without the query's limit.
+	// Groups is how many rows the report has without the query's limit.
 	Groups int64
 
-	// Messages is how many were counted in the store, or in the query's category.
+	// Messages is how many messages were counted in the store, or in the query's category.
 	Messages int64
 }
 
-// A Row is about the messages of one stream, type or category, or of a
-// combination.
+// A Row has the counts for one stream, type or category, or for a combination.
 type Row struct {
-	// Names has a value for each key of [Query.By], in its order. Other clients may have
-	// written names that ours may not.
+	// Names has a value for each key of [Query.By], in its order. It may have names of other
+	// clients that Dibs does not allow.
 	Names []string
 
 	Messages int64
 	Percent  float64 // of [Report.Messages], with two decimals
 
-	// Bytes is about the size of data and metadata in the database, after its compression, and
-	// without indexes.
+	// Bytes is the approximate size of data and metadata in the database, after its compression,
+	// and without indexes.
 	Bytes int64
 
 	First, Last time.Time // when the earliest and the latest were written
@@ -144,16 +141,16 @@ type Row struct {
 	LastGlobalPosition messagestore.GlobalPosition
 }
 
-// A Store is a [messagestore.Store], or has the method of one.
+// A Store is a [messagestore.Store], or has its method Driver.
 type Store interface {
 	Driver() (messagestore.Driver, error)
 }
 
 // Of counts the store's messages, at one moment. It reads every message of the store, or of the
-// query's category, so it may take as long as that; ctx ends it. It holds up no writer.
+// query's category, so it may take long; ctx ends it. It does not block writers.
 //
-// The error matches [messagestore.ErrNotSupported] if the driver cannot, and
-// [messagestore.ErrInvalid] for a query that makes no sense.
+// The error matches [messagestore.ErrNotSupported] if the driver cannot count, and
+// [messagestore.ErrInvalid] if the query is invalid.
 func Of(ctx context.Context, store Store, q Query) (Report, error) {
 	r, err := of(ctx, store, q)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package retry repeats a call of a store until it is decided, and keeps apart what its caller may take for
-// decided: a write whose answer was lost may have happened, whatever error the next attempt ends with.
+// Package retry repeats a call of a store until the result is certain, and keeps track of what is
+// certain: a write with a lost answer may have happened, even if the next attempt ends with another
+// error.
 package retry
 
 import (
@@ -13,20 +14,21 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// An Outcome is what the attempts at one write have told so far. The zero value is of a write that was not
-// attempted. It is for one goroutine at a time.
+// An Outcome is the knowledge from the attempts at one write so far. The zero value belongs to a
+// write that was not attempted yet. Use it from one goroutine at a time.
 type Outcome struct {
 	unknown error // of the last attempt that may have happened
 }
 
-// Unknown has the write count as one that may have happened, for a reason other than an attempt's error.
+// Unknown records that the write may have happened, for a reason other than an attempt's error.
 func (o *Outcome) Unknown(why error) {
 	o.unknown = fmt.Errorf("%w: %w", messagestore.ErrOutcomeUnknown, why)
 }
 
-// Of takes in the error of an attempt, nil for a success, and returns what is to be told of the write. After an
-// attempt of unknown outcome an error matches [messagestore.ErrOutcomeUnknown] too, unless it resolves the
-// outcome: it is a conflict, or matches one of resolving. The store has told its state then.
+// Of records the error of an attempt, nil for a success, and returns the error for the write. After
+// an attempt of unknown outcome the error also matches [messagestore.ErrOutcomeUnknown], unless it
+// resolves the outcome: if it is a conflict or matches one of resolving, the store has shown its
+// state.
 func (o *Outcome) Of(err error, resolving ...error) error {
 	switch {
 	case err == nil || is(err, messagestore.ErrVersionConflict, messagestore.ErrIDConflict) || is(err, resolving...):
@@ -44,17 +46,16 @@ func (o *Outcome) IsUnknown() bool { return o.unknown != nil }
 
 // A Loop says how a call is repeated.
 type Loop struct {
-	// Resolving are errors by which the store tells what became of an attempt before: see [Outcome.Of].
+	// Resolving are errors with which the store shows the result of an earlier attempt: see
+	// [Outcome.Of].
 	Resolving []error
 
-	// Decided reports whether no other attempt helps after an error.
-	//
-	// Defaults to [Lasts], and an error of Resolving.
+	// Decided reports whether no other attempt can help after an error.
 	Decided func(err error) bool
 
 	// Pause returns how long to wait before the next attempt.
 	//
-	// Defaults to 20 ms after the first failure and at most 500 ms, as [outage.Pause] has it.
+	// Defaults to 20 ms after the first failure and at most 500 ms, by [outage.Pause].
 	Pause func(err error, failures int) time.Duration
 }
 
@@ -63,14 +64,14 @@ const (
 	maxPause = 500 * time.Millisecond
 )
 
-// Do calls attempt until it returns nil, or an error after which no other attempt helps, or ctx is done, and at
-// least once. It returns the last error as [Outcome.Of] does.
+// Do calls attempt at least once, until it returns nil, or an error after which no other attempt
+// can help, or ctx is done. It returns the last error after [Outcome.Of].
 func (l Loop) Do(ctx context.Context, attempt func() error) error {
 	var o Outcome
 	return l.DoFrom(ctx, &o, attempt)
 }
 
-// DoFrom is Do for a write of which something is known already.
+// DoFrom is Do for a write about which something is already known.
 func (l Loop) DoFrom(ctx context.Context, o *Outcome, attempt func() error) error {
 	for failures := 1; ; failures++ {
 		err := attempt()

@@ -78,10 +78,10 @@ func IsSpace(r rune) bool {
 	return r >= 0x09 && r <= 0x0D || r >= 0x2000 && r <= 0x200A
 }
 
-// OwnTypes begins the types of the messages that a store writes by itself.
+// OwnTypes begins the types of the messages that only the store writes.
 const OwnTypes = "dibs:"
 
-// TypeRule returns the rule that name breaks as the type of a message that is written, or "".
+// TypeRule returns the rule that name breaks as the type of a message to write, or "".
 func TypeRule(name string) string {
 	if rule := NameRule(name); rule != "" {
 		return rule
@@ -96,12 +96,12 @@ func TypeRule(name string) string {
 // [UnescapeID] is the inverse.
 //
 // The plus sign, which divides the parts, the percent sign, white space at either end and the
-// characters that no name may hold are each written as the bytes of their UTF-8, a percent
-// sign and two hexadecimal digits for a byte: "ann+x@y.cz" is the part "ann%2Bx@y.cz". All else
-// stands for itself. Idempotence keys are written so too.
+// characters that no name may contain are each written as the bytes of their UTF-8, a percent sign
+// and two hexadecimal digits for a byte: "ann+x@y.cz" is the part "ann%2Bx@y.cz". All other
+// characters stay. Idempotence keys are written the same way.
 //
-// An id that is empty or not valid UTF-8 is returned as it is: it can be no part, and the name with
-// it is refused.
+// An id that is empty or not valid UTF-8 is returned unchanged: it cannot be a part, and the name
+// with it is refused.
 func EscapeID(id string) string {
 	if unchanged(id) || !utf8.ValidString(id) {
 		return id
@@ -127,8 +127,8 @@ func EscapeID(id string) string {
 	return b.String()
 }
 
-// UnescapeID returns the id whose part of an identifier is part. It is not ok if no id has it, as
-// may be in names that other clients wrote.
+// UnescapeID reverses EscapeID. ok is false if part was not produced by EscapeID, as in names
+// written by other clients.
 func UnescapeID(part string) (id string, ok bool) {
 	if strings.IndexByte(part, '%') < 0 {
 		return part, part != "" && utf8.ValidString(part) && EscapeID(part) == part
@@ -154,7 +154,7 @@ func UnescapeID(part string) (id string, ok bool) {
 	return id, utf8.ValidString(id) && EscapeID(id) == part
 }
 
-// unchanged reports whether id stands for itself, as nearly all do: it is ASCII that can be seen.
+// unchanged reports whether id needs no escape, like nearly all ids: it is visible ASCII.
 func unchanged(id string) bool {
 	for i := range len(id) {
 		if c := id[i]; c <= ' ' || c >= 0x7F || c == '+' || c == '%' {
@@ -164,7 +164,7 @@ func unchanged(id string) bool {
 	return true
 }
 
-// escaped reports whether r is escaped wherever it stands.
+// escaped reports whether r is escaped at every place.
 func escaped(r rune) bool {
 	if ' ' <= r && r <= '~' {
 		return r == '+' || r == '%'
@@ -172,7 +172,7 @@ func escaped(r rune) bool {
 	return isHidden(r)
 }
 
-// isHidden reports whether r is a character that no name holds.
+// isHidden reports whether r is a character that no name may contain.
 func isHidden(r rune) bool {
 	return slices.ContainsFunc(hidden, func(h [2]rune) bool { return h[0] <= r && r <= h[1] })
 }

@@ -1,5 +1,5 @@
-// Package text makes the text of an error fit for a log and a JSON string, and has the rules of names and of the types of
-// messages.
+// Package text makes the text of an error fit for a log and a JSON string, and has the rules for
+// names and message types.
 package text
 
 import (
@@ -25,9 +25,9 @@ func Of(err error) (text string) {
 	return Shorten(err.Error())
 }
 
-// Log returns the text of an error for a log: shortened, and without the values of input that was
-// refused, or did not fit when it was read, which may be content of a message. Each logger of the library
-// gets it.
+// Log returns the text of an error for a log: shortened, and without the values of invalid input,
+// or of data that did not fit when it was read, because these may be content of a message. All logs
+// of the library use it.
 func Log(err error) (text string) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -37,8 +37,8 @@ func Log(err error) (text string) {
 	return Shorten(withoutValues(err.Error(), err))
 }
 
-// withoutValues returns s, the text of an error that wraps err, without the values of err and of all
-// that it wraps.
+// withoutValues returns s, the text of an error that wraps err, without the values of err and of
+// all errors that it wraps.
 func withoutValues(s string, err error) string {
 	switch e := err.(type) { //nolint:errorlint // each of the chain in its turn
 	case interface{ WithoutValue() string }:
@@ -82,7 +82,7 @@ func Shorten(s string) string {
 	return s
 }
 
-// Word returns s as one word of a command line, as shells have it.
+// Word returns s as one word of a shell command line.
 func Word(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_.:+@%,/-", r)

@@ -14,8 +14,8 @@ type Reader interface {
 	ReadStreamBackwards(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 }
 
-// FollowersIn returns the messages of a stream for which is holds, in their order. It reads those that were written after a global
-// position: a message is later than its cause.
+// FollowersIn returns the messages of stream that satisfy is, in their order. It only reads
+// messages after a global position, because a message is later than its cause.
 func FollowersIn(ctx context.Context, store Reader, stream messagestore.StreamName, after messagestore.GlobalPosition, is func(*messagestore.Message) bool) ([]*messagestore.Message, error) {
 	var found []*messagestore.Message
 	for m, err := range store.ReadStreamBackwards(ctx, stream, messagestore.EndOfStream) {
@@ -33,13 +33,13 @@ func FollowersIn(ctx context.Context, store Reader, stream messagestore.StreamNa
 	return found, nil
 }
 
-// A Watcher tells of writes: a [messagestore.Store].
+// A Watcher reports writes: a [messagestore.Store].
 type Watcher interface {
 	Watch(category messagestore.Category, interval time.Duration) (<-chan messagestore.GlobalPosition, func())
 }
 
-// WatchStreams returns a channel that is told of writes to the categories of streams, by wake-ups or after interval at most, until stop is
-// called.
+// WatchStreams returns a channel that receives after writes to the categories of streams, by
+// wake-ups or after at most interval, until stop is called.
 func WatchStreams(store Watcher, interval time.Duration, streams ...messagestore.StreamName) (changed <-chan struct{}, stop func()) {
 	told, left := make(chan struct{}, 1), make(chan struct{})
 	var watched []messagestore.Category

@@ -1,5 +1,6 @@
-// Package wakeups tells callers that wait for something in a stream of the messages that end their wait. However
-// many wait, one goroutine reads the category, and none while no caller waits.
+// Package wakeups wakes callers that wait for something in a stream when a message ends their wait.
+// One goroutine reads the category for any number of waiting callers, and no goroutine runs while
+// no caller waits.
 package wakeups
 
 import (
@@ -24,17 +25,17 @@ const (
 	// maxPage bounds the messages of one read.
 	maxPage = 1000
 
-	// readTimeout bounds one read, which has no caller's context.
+	// readTimeout bounds one read, which is not under a caller's context.
 	readTimeout = 5 * time.Second
 )
 
-// A Store is the part of [messagestore.Store] that is read.
+// A Store has the methods of [messagestore.Store] for reading.
 type Store interface {
 	Watch(category messagestore.Category, interval time.Duration) (bell <-chan messagestore.GlobalPosition, stop func())
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 }
 
-// Wakeups tell waiters of messages. They are safe for concurrent use. There is nothing to close.
+// Wakeups wakes waiters by messages. It is safe for concurrent use. There is nothing to close.
 type Wakeups struct {
 	store    Store
 	category messagestore.Category
@@ -49,16 +50,17 @@ type Wakeups struct {
 	reader  *tail // nil while the category is not read
 }
 
-// New returns wake-ups by the messages of these types. The interval is the longest wait for a message that
-// another process wrote. With a store that is nil, a waiter hears of nothing.
+// New returns wake-ups by the messages of these types. The interval is the longest time until a
+// message that another process wrote is noticed. With a nil store, messages wake nobody.
 func New(store Store, category messagestore.Category, types []string, interval time.Duration, log logger.Logger) *Wakeups {
 	return &Wakeups{
 		store: store, category: category, types: types, interval: interval, log: log, outage: outage.Of(store), waiters: map[messagestore.StreamName][]*Waiter{},
 	}
 }
 
-// Paced has the category read not sooner than a pause after it was wanted, and after the read before: for where most is
-// told by [Wakeups.Tell]. The pause may be 0. It is called before any other method, and returns w.
+// Paced delays each read of the category by a pause, after it was needed and after the previous
+// read. Use it if [Wakeups.Tell] reports most events. The pause may be 0. Call it before any other
+// method. It returns w.
 func (w *Wakeups) Paced(pause func() time.Duration) *Wakeups {
 	w.pause = pause
 	return w
@@ -70,14 +72,14 @@ type Waiter struct {
 	stream  messagestore.StreamName
 	bell    chan *messagestore.Message
 	told    atomic.Pointer[any]
-	tailing bool // a tail was running when it began to listen, or does so by now
+	tailing bool // a tail was running when it began to listen, or is running now
 }
 
-// NewWaiter returns a waiter that listens to nothing yet.
+// NewWaiter returns a waiter that does not listen yet.
 func (w *Wakeups) NewWaiter() *Waiter { return &Waiter{of: w} }
 
-// On begins to listen to stream, and to no other, and reports whether it did not do so before. A message that
-// was stored before that is not told, unless From says so.
+// On begins to listen to stream, and to no other, and reports whether that is new. Messages stored
+// before that do not wake the waiter, unless From asks for them.
 func (w *Waiter) On(stream messagestore.StreamName) (fresh bool) {
 	if w.stream == stream {
 		return false
@@ -89,14 +91,15 @@ func (w *Waiter) On(stream messagestore.StreamName) (fresh bool) {
 	return true
 }
 
-// Again has the category read from the message after position on, also if it is read already further on.
+// Again reads the category from the message after position on, even if it is already being read
+// further on.
 func (w *Waiter) Again(position messagestore.GlobalPosition) {
 	w.of.tail(position.Next())
 	w.tailing = true
 }
 
-// From has the category read from the message after position on, if no goroutine reads it yet. Position is
-// the position of a message that was there when the waiter began to listen.
+// From reads the category from the message after position on, if no goroutine reads it yet. A
+// message must have been at position when the waiter began to listen.
 func (w *Waiter) From(position messagestore.GlobalPosition) {
 	if !w.tailing {
 		w.of.tail(position.Next())
@@ -104,8 +107,9 @@ func (w *Waiter) From(position messagestore.GlobalPosition) {
 	}
 }
 
-// Bell returns a channel of the last of the stream's messages that the waiter has not received. A nil message
-// has it look for itself: as [Wakeups.Tell] says, or because the store is closed, and tells of nothing any more.
+// Bell returns a channel with the last message of the stream that the waiter has not received. A
+// nil message means that the waiter has to look: because of [Wakeups.Tell], or because the store is
+// closed and reports nothing any more.
 func (w *Waiter) Bell() <-chan *messagestore.Message { return w.bell }
 
 // Leave stops listening.
@@ -123,7 +127,7 @@ type tail struct {
 	again chan struct{} // receives when next has become less, and when the last waiter has left
 }
 
-// wake has the goroutine look what has changed.
+// wake makes the goroutine check for changes.
 func (t *tail) wake() {
 	select {
 	case t.again <- struct{}{}:
@@ -139,7 +143,7 @@ func (w *Wakeups) listen(one *Waiter) bool {
 	return w.reader != nil
 }
 
-// tail has the category read from position on.
+// tail starts reading the category from position on.
 func (w *Wakeups) tail(position messagestore.GlobalPosition) {
 	if w.store == nil {
 		return
@@ -157,8 +161,8 @@ func (w *Wakeups) tail(position messagestore.GlobalPosition) {
 	go w.read(w.reader)
 }
 
-// leave removes a waiter, and with the last one ends the goroutine. A read that is under way is not
-// broken off: that would cost the connection, and the last waiter of a category leaves often.
+// leave removes a waiter, and with the last one ends the goroutine. It does not abort a read under
+// way: that would cost the connection, and the last waiter of a category leaves often.
 func (w *Wakeups) leave(one *Waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -209,8 +213,8 @@ func (w *Wakeups) read(r *tail) {
 	}
 }
 
-// closed has all waiters look for themselves, and forgets the goroutine that read: it ends. A store that was closed stays
-// so, and no outage is said.
+// closed makes all waiters look once more, and drops the goroutine that read: it ends. A closed
+// store stays closed, and no outage is logged.
 func (w *Wakeups) closed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,7 +226,7 @@ func (w *Wakeups) closed() {
 	}
 }
 
-// ring has the waiter receive m in place of a message that it has not received yet.
+// ring replaces a message that the waiter has not received yet by m.
 func (w *Waiter) ring(m *messagestore.Message) {
 	select {
 	case <-w.bell:
@@ -231,7 +235,7 @@ func (w *Waiter) ring(m *messagestore.Message) {
 	w.bell <- m // there is room: no other goroutine sends
 }
 
-// Tell has the waiters of a stream look at once, at what became of it: see [Waiter.Told].
+// Tell wakes the waiters of a stream at once, with a value: see [Waiter.Told].
 func (w *Wakeups) Tell(stream messagestore.StreamName, what any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,7 +245,8 @@ func (w *Wakeups) Tell(stream messagestore.StreamName, what any) {
 	}
 }
 
-// Told returns what [Wakeups.Tell] told last of the stream, nil for nothing. It is the same for all waiters.
+// Told returns the last value from [Wakeups.Tell] for the stream, or nil. All waiters get the same
+// value.
 func (w *Waiter) Told() any {
 	if what := w.told.Load(); what != nil {
 		return *what
@@ -275,8 +280,8 @@ func (w *Wakeups) awaited() bool {
 	return len(w.waiters) > 0
 }
 
-// wanted tells whether there are waiters still, and from where on the category is to be read. If there
-// are none, the next one starts another goroutine.
+// wanted reports whether there are still waiters, and sets the position from which to read the
+// category. If there are none, the next waiter starts another goroutine.
 func (w *Wakeups) wanted(r *tail, q *messagestore.CategoryQuery) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
