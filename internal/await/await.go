@@ -1,10 +1,10 @@
-// Package await has a test wait until something is so. Each wait ends after [Limit]: the test then
-// fails with what it waited for and the state that it saw last. A test that waits in another way may
-// wait for ever, and says nothing of why.
+// Package await lets a test wait for a condition. Each wait ends after [Limit]: then the test fails
+// with the name of the condition and the last state that it saw. A test that waits in another way
+// may wait for ever, without an explanation.
 //
-// Limit is far above what a wait takes on a machine that does other work too: a test whose verdict
-// hangs on the machine's speed is wrong, and no longer limit mends it. Checks run in the test's own
-// goroutine, so they may end the test.
+// Limit is far above the time that a wait takes even on a busy machine: if a test's result depends
+// on the machine's speed, the test is wrong, and a longer limit does not help. Checks run in the
+// test's own goroutine, so they may end the test.
 package await
 
 import (
@@ -20,8 +20,8 @@ const (
 	mostPause  = 20 * time.Millisecond
 )
 
-// That calls check, at growing intervals of at most 20 ms, until it reports true. The state is
-// printed if it never does.
+// That calls check, at growing intervals of at most 20 ms, until it reports true. If it never does,
+// the test prints the state.
 func That(t testing.TB, what string, check func() (is bool, state any)) {
 	t.Helper()
 	begun := time.Now()
@@ -37,7 +37,7 @@ func That(t testing.TB, what string, check func() (is bool, state any)) {
 	}
 }
 
-// True is [That] for a check whose only state is that it is not so.
+// True is [That] for a check without a state.
 func True(t testing.TB, what string, check func() bool) {
 	t.Helper()
 	That(t, what, func() (bool, any) { return check(), "not so" })
@@ -64,15 +64,15 @@ func Receive[T any](t testing.TB, what string, from <-chan T) T {
 	}
 }
 
-// Go starts f, and returns the channel on which its result comes: see [Receive].
+// Go starts f, and returns the channel that receives its result: see [Receive].
 func Go[T any](f func() T) <-chan T {
 	result := make(chan T, 1)
 	go func() { result <- f() }()
 	return result
 }
 
-// Close has the test call a function at its end that waits until nothing is in use any more, such as
-// a pool's Close: a handler that keeps a connection would have the test hang.
+// Close makes the test call a function at its end that waits until nothing is in use any more, such
+// as a pool's Close. If a handler keeps a connection, the test fails instead of hanging.
 func Close(t testing.TB, what string, end func()) {
 	t.Helper()
 	t.Cleanup(func() {

@@ -1,5 +1,5 @@
-// Package localserver starts servers as children of this process, which end with it however
-// that ends. The bench measures them, and the soak torments them.
+// Package localserver starts servers as children of this process. They end when this process ends,
+// in any way. The bench measures them, and the soak torments them.
 package localserver
 
 import (
@@ -29,16 +29,16 @@ type Process struct {
 	done chan struct{}
 }
 
-// Start starts cmd as the user owner, nil for ours, and sets its SysProcAttr: it is in a group of
-// its own, so that Ctrl-C at the terminal is ours to pass on, and the kernel sends it ifWeDie if
-// this process dies.
+// Start starts cmd as the user owner, nil for the current user, and sets its SysProcAttr: the child
+// has its own process group, so that this process decides whether to pass on Ctrl-C, and the kernel
+// sends it ifWeDie if this process dies.
 func Start(cmd *exec.Cmd, owner *syscall.Credential, ifWeDie syscall.Signal) (*Process, error) {
 	p := &Process{cmd: cmd, done: make(chan struct{})}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner, Setpgid: true, Pdeathsig: ifWeDie}
 	started := make(chan error)
 	go func() {
-		// The kernel's signal comes when the thread that forked ends: this one stays
-		// for as long as the child does.
+		// The kernel's signal comes when the thread that forked ends, so this thread must live as
+		// long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -54,10 +54,10 @@ func Start(cmd *exec.Cmd, owner *syscall.Credential, ifWeDie syscall.Signal) (*P
 	return p, nil
 }
 
-// PID is the child's.
+// PID returns the child's process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal. A child that has ended hears of none.
+// Signal sends a signal. If the child has ended, nothing happens.
 func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
 // Done is closed once the child has ended and was waited for.
@@ -73,7 +73,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// EndsWithin reports whether the child ends in so long.
+// EndsWithin reports whether the child ends within d.
 func (p *Process) EndsWithin(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -85,14 +85,14 @@ func (p *Process) EndsWithin(d time.Duration) bool {
 	}
 }
 
-// State says how the child ended. It waits for the end.
+// State waits for the end of the child, and returns how it ended.
 func (p *Process) State() *os.ProcessState {
 	<-p.done
 	return p.cmd.ProcessState
 }
 
-// Await returns once answers returns nil, which it is asked again and again. It returns the error
-// of answers if ctx is done or a minute is over, and another error if the child has ended.
+// Await calls answers repeatedly until it returns nil. It returns the error of answers if ctx is
+// done or a minute has passed, and another error if the child has ended.
 func (p *Process) Await(ctx context.Context, answers func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
@@ -114,8 +114,8 @@ func (p *Process) Await(ctx context.Context, answers func(context.Context) error
 	}
 }
 
-// PostgresBin returns the folder of PostgreSQL's programs: the folder that POSTGRES_BIN names, or
-// the newest of Debian's, or the one in the PATH.
+// PostgresBin returns the folder of PostgreSQL's programs: the folder in POSTGRES_BIN, Debian's
+// newest version, or the folder in the PATH.
 func PostgresBin() (string, error) {
 	if bin := os.Getenv("POSTGRES_BIN"); bin != "" {
 		return bin, nil
@@ -134,7 +134,7 @@ func PostgresBin() (string, error) {
 	return filepath.Dir(path), nil
 }
 
-// newest returns the path of the highest version: 15 in /usr/lib/postgresql/15/bin/postgres.
+// newest returns the path with the highest version: 15 in /usr/lib/postgresql/15/bin/postgres.
 func newest(paths []string) string {
 	version := func(path string) int {
 		n, _ := strconv.Atoi(strings.Split(path, "/")[4]) // 0 if it is not a number
@@ -143,8 +143,8 @@ func newest(paths []string) string {
 	return slices.MaxFunc(paths, func(a, b string) int { return version(a) - version(b) })
 }
 
-// Unprivileged returns the user that runs PostgreSQL: postgres if this process is root, because PostgreSQL
-// refuses root, and else nil for the same user.
+// Unprivileged returns the user that runs PostgreSQL: postgres if this process is root, because
+// PostgreSQL refuses root, and otherwise nil, which means the same user.
 func Unprivileged() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil

@@ -1,9 +1,9 @@
-// Package must is for tests: it takes the error of a call.
+// Package must handles the errors of calls in tests.
 package must
 
 import "errors"
 
-// New returns v, and panics with err if there is one.
+// New returns v, and panics with err unless that is nil.
 func New[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -11,7 +11,7 @@ func New[T any](v T, err error) T {
 	return v
 }
 
-// A Test is one that can fail.
+// A Test is anything that can fail like a testing.TB.
 type Test interface {
 	Errorf(format string, args ...any)
 	FailNow()
@@ -33,10 +33,10 @@ func Do[T any](v T, err error) func(t Test) T {
 	}
 }
 
-// ErrorOf returns the error of a call whose value nobody wants.
+// ErrorOf returns the error of a call and drops its value.
 func ErrorOf[T any](_ T, err error) error { return err }
 
-// As returns the error of a type that err is, or has, and fails the test if there is none.
+// As returns the error of type E that err is or wraps, and fails the test if it has no such error.
 func As[E error](t Test, err error) E {
 	if h, ok := t.(interface{ Helper() }); ok {
 		h.Helper()

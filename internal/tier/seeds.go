@@ -2,7 +2,8 @@ package tier
 
 import "strings"
 
-// SeedNames returns texts for fuzz tests to begin with, that name grammars and databases treat differently. Most begin with "cat-".
+// SeedNames returns texts as seeds for fuzz tests, which grammars and databases treat differently.
+// Most begin with "cat-".
 func SeedNames() []string {
 	return []string{
 		"-",
@@ -23,8 +24,8 @@ func SeedNames() []string {
 	}
 }
 
-// SeedJSON returns texts that readers of JSON treat differently: objects with a member of the given name, and
-// a few texts that are none.
+// SeedJSON returns texts that readers of JSON treat differently: objects with a member of the given
+// name, and a few invalid texts.
 func SeedJSON(name string) []string {
 	member := `{"` + name + `":`
 	return []string{
@@ -49,7 +50,7 @@ func SeedJSON(name string) []string {
 	}
 }
 
-// SeedJSONTexts returns texts of every kind of JSON, and such as are nearly JSON.
+// SeedJSONTexts returns texts of every kind of JSON, and some that are nearly JSON.
 func SeedJSONTexts() []string {
 	return []string{
 		`{}`, `[]`, `null`, `1`, `"x"`, ``, ` {"a" : [1, -0.10e+2, null, true, "\u00e9\ud83d\ude00\/\\"]} `, `{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":"\udc00x"}`, `{"a":"\ud800\u0041"}`,

@@ -1,6 +1,6 @@
-// Package tier divides the tests into the ones that run for every change and the long tier, which
-// takes minutes. The long tier runs with DIBS_LONG=1, as in make ci/long: for a change of the
-// store's or the consumer's core, and before a release.
+// Package tier divides the tests into those that run for every change and the long tier, which
+// takes minutes. The long tier runs with DIBS_LONG=1, as in make ci/long: after a change in the
+// core of the store or the consumer, and before a release.
 package tier
 
 import (
@@ -15,7 +15,7 @@ import (
 // Long reports whether the long tier runs.
 func Long() bool { return os.Getenv("DIBS_LONG") != "" }
 
-// NeedsLong skips the test where the long tier does not run.
+// NeedsLong skips the test if the long tier does not run.
 func NeedsLong(t testing.TB) {
 	t.Helper()
 	if !Long() {
@@ -23,11 +23,11 @@ func NeedsLong(t testing.TB) {
 	}
 }
 
-// Changed reports whether the tests run of a part that seldom changes: scripts/changed runs them when
-// it has, and the long tier always.
+// Changed reports whether the tests of a rarely changed part run: scripts/changed runs them after a
+// change of the part, and the long tier always runs them.
 func Changed() bool { return Long() || os.Getenv("DIBS_CHANGED") != "" }
 
-// NeedsChange skips a test of such a part where [Changed] is false.
+// NeedsChange skips the test of such a part if [Changed] is false.
 func NeedsChange(t testing.TB) {
 	t.Helper()
 	if !Changed() {
@@ -35,14 +35,14 @@ func NeedsChange(t testing.TB) {
 	}
 }
 
-// Turn returns the number of today's turn out of so many, from 0 on: another each day, for a test
-// that has too many cases for every change. The long tier has them all.
+// Turn returns the number of today's turn, from 0 to turns-1: a different one each day, for a test
+// with too many cases for every change. The long tier runs all of them.
 func Turn(turns int) int {
 	return int(time.Now().Unix() / (24 * 60 * 60) % int64(turns))
 }
 
-// TakesTurns skips the test unless it is its turn today, one out of so many, from 0 on. The long
-// tier runs it each day.
+// TakesTurns skips the test unless today is its turn, a number from 0 to turns-1. The long tier
+// runs it each day.
 func TakesTurns(t testing.TB, turn, turns int) {
 	t.Helper()
 	if today := Turn(turns); !Long() && today != turn {
@@ -50,8 +50,9 @@ func TakesTurns(t testing.TB, turn, turns int) {
 	}
 }
 
-// FewerCases has rapid check 25 random cases where the long tier does not run, and not 100. TestMain
-// calls it before the flags are read, so that -rapid.checks on the command line counts.
+// FewerCases makes rapid check 25 random cases instead of 100 if the long tier does not run.
+// TestMain calls it before the flags are parsed, so that -rapid.checks on the command line takes
+// precedence.
 func FewerCases() {
 	if Long() {
 		return
@@ -61,9 +62,9 @@ func FewerCases() {
 	}
 }
 
-// ManyAtOnce has at least eight tests run at a time, for a package whose tests mostly wait: for a server,
-// another process, or a lease. TestMain calls it before the flags are read, so that -parallel on the
-// command line counts.
+// ManyAtOnce lets at least eight tests run at a time, for a package with tests that mostly wait for
+// a server, another process, or a lease. TestMain calls it before the flags are parsed, so that
+// -parallel on the command line takes precedence.
 func ManyAtOnce() {
 	if err := flag.Set("test.parallel", strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))); err != nil {
 		panic(err) // testing.Init registers it
