@@ -182,8 +182,8 @@ func (c *Consumer) Run(ctx context.Context) error { return c.run(ctx, false) }
 
 // CatchUp delivers messages until none are left, and returns nil. It also delivers the messages
 // that handlers write meanwhile, and requested redrives. Tests and batch jobs use it where a
-// service uses Run. It stops as Run does, but returns ctx's error if ctx is done first, [ErrPaused] if
-// an operator has paused the consumer, and any error of the store.
+// service uses Run. It stops as Run does, but returns ctx's error if ctx is done first, [ErrPaused]
+// if an operator has paused the consumer, and any error of the store.
 func (c *Consumer) CatchUp(ctx context.Context) error { return c.run(ctx, true) }
 
 func (c *Consumer) run(ctx context.Context, catchUp bool) error {

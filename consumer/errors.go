@@ -20,8 +20,8 @@ var (
 	// handler of an earlier run has not returned.
 	ErrRunning = errors.New("the consumer is running")
 
-	// ErrPaused is returned by CatchUp for a consumer that an operator has paused. Run does not return
-	// it: it waits until the consumer is resumed.
+	// ErrPaused is returned by CatchUp for a consumer that an operator has paused. Run does not
+	// return it: it waits until the consumer is resumed.
 	ErrPaused = checkpoint.ErrPaused
 
 	// ErrConsumerFenced says that another process has gone on from the last checkpoint of a CatchUp

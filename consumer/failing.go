@@ -82,7 +82,8 @@ func (p *progress) failed(failure checkpoint.Failure) {
 	p.failing.changed()
 }
 
-// failingDue returns when a checkpoint is due because of the failing messages, if they are not as stored.
+// failingDue returns when a checkpoint is due because of the failing messages, if they differ from
+// the stored ones.
 func (p *progress) failingDue() (due time.Time, is bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,25 +14,27 @@ import (
 // Its type ends with the name in the header [ProblemHeader]:
 //
 //	key-missing          400  the request has no key
-//	key-invalid          400  the header holds no key
-//	body-incomplete      400  the body did not come whole
-//	fingerprint-missing  400  [Config.Fingerprint] finds nothing in the request by which it could be told from another
-//	                          with its key
+//	key-invalid          400  the header has no valid key
+//	body-incomplete      400  the body did not arrive completely
+//	fingerprint-missing  400  [Config.Fingerprint] finds nothing in the request that distinguishes it
+//	                          from another with its key
 //	client-unknown       401  the client is not known
-//	in-progress          409  another request with the key is at work, or was a moment ago. Retry-After says when to
-//	                          send it again
-//	response-not-kept    409  the request is done, and its response was too large to keep, or was removed. Where it was
-//	                          too large, the first request has this answer too
-//	length-required      411  a body of no declared length is empty, as one would be that was read in front of the
-//	                          middleware
+//	in-progress          409  another request with the key is being handled, or was a moment ago.
+//	                          Retry-After says when to send it again
+//	response-not-kept    409  the request is done, and its response was too large to keep, or was
+//	                          removed. If it was too large, the first request has this answer too
+//	length-required      411  a body without a declared length is empty, as it would be if it was read
+//	                          in front of the middleware
 //	body-too-large       413
 //	key-reused           422  the key was used for another request
-//	body-read            500  something in front of the middleware read the body, and did not put it back
+//	body-read            500  something in front of the middleware read the body, and did not put it
+//	                          back
 //	response-corrupt     500  the stored response cannot be read
-//	handler-failed       500  the handler gave less than it had declared, or a response of a status that is not kept had
-//	                          more than MaxResponse bytes. The request may be sent again
-//	unavailable          503  the request cannot be told from a repeat now, or its outcome cannot be stored. Retry-After
-//	                          says when to send it again
+//	handler-failed       500  the handler wrote less than it had declared, or a response with more than
+//	                          MaxResponse bytes and a status that is not kept. The request may be sent
+//	                          again
+//	unavailable          503  the middleware cannot tell now whether the request is a repeat, or cannot
+//	                          store its outcome. Retry-After says when to send it again
 type Problem struct {
 	// Type is the name of the problem, for programs: a URI that ends with #problem-in-progress, for example.
 	Type string `json:"type"`

@@ -22,8 +22,8 @@
 //     run on.
 //   - With [Into] another store has each message once.
 //
-// So a receiver that ignores known ids, or positions not above the last of their stream, handles each
-// message once and in order.
+// So a receiver that ignores known ids, or positions not above the last of their stream, handles
+// each message once and in order.
 //
 // # Failures
 //

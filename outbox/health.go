@@ -16,7 +16,8 @@ const (
 	// counts as out. Fewer may be messages that no sink would take.
 	outAfter = 8
 
-	// While the sink is out, all workers wait between their attempts: minPause at first, and twice as long each time.
+	// While the sink is out, all workers wait between their attempts: minPause at first, and twice
+	// as long each time.
 	minPause = 100 * time.Millisecond
 	maxPause = 5 * time.Second
 

@@ -63,7 +63,8 @@ type BatchSink interface {
 	SendAll(ctx context.Context, messages []*Message) []error
 }
 
-// Config changes how a relay works. Nil means all defaults. [New] refuses values that are out of bounds.
+// Config changes how a relay works. Nil means all defaults. [New] refuses values that are out of
+// bounds.
 type Config struct {
 	// Topic names the place in the sink for a message, such as a subject or a topic of a broker:
 	// see [Message].Topic. It may be called several times for a message, and from several

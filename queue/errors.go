@@ -53,7 +53,8 @@ func (e *UnfinishedError) Error() string {
 	return "items are not finished: " + strings.Join(counts, ", ")
 }
 
-// A KeyReusedError says that an item with the same unique key and another type or other data was inserted before.
+// A KeyReusedError says that another item was inserted before with the same unique key, but another
+// type or other data.
 type KeyReusedError struct {
 	Key string
 	Met *messagestore.Message

@@ -445,7 +445,8 @@ func (c *core) from(id string, body messagestore.Body, err error) messagestore.S
 	return messagestore.StreamWrite{Stream: c.category.Stream(id), Expected: expected, Bodies: []messagestore.Body{outsider(body, err)}}
 }
 
-// IsFull reports whether a [Saga.Signal] or [Saga.Reply] was refused because the saga has 20,000 messages.
+// IsFull reports whether a [Saga.Signal] or [Saga.Reply] was refused because the saga has 20,000
+// messages.
 func IsFull(err error) bool {
 	conflict, is := errors.AsType[*messagestore.VersionConflictError](err)
 	return is && conflict.Expected == messagestore.StreamExists.Below(maxVersion) && conflict.Actual >= maxVersion

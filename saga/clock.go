@@ -46,7 +46,8 @@ func (l *life) soon(ctx context.Context) (now, reached time.Time, err error) {
 	return now, l.clock.earliest(), nil
 }
 
-// over reports whether a time has come by the store's clock. If not, the saga waits for it, or for less.
+// over reports whether a time has come by the store's clock. If not, the saga waits for it, or for
+// less.
 func (l *life) over(ctx context.Context, t time.Time) (bool, error) {
 	shared := l.sample.Load()
 	if l.clock == nil && (shared == nil || time.Since(shared.after) > sampleAge || !shared.earliest().Before(t)) {

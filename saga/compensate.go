@@ -10,7 +10,8 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// compensate undoes the steps that began, the last first, by their records. The function is not run.
+// compensate undoes the steps that began, the last first, by their records. The function is not
+// run.
 func (l *life) compensate(ctx context.Context) error {
 	for _, began := range slices.Backward(l.steps) {
 		if began.undone {

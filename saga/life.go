@@ -365,7 +365,8 @@ func (l *life) follow(body messagestore.Body) messagestore.Envelope {
 	return e
 }
 
-// The properties of a command that name the step of the saga that asks for it, and which of its attempts.
+// The properties of a command that name the step of the saga that sent it, and the number of the
+// attempt.
 const (
 	stepProperty    = "sagaStep"
 	attemptProperty = "sagaAttempt"

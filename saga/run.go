@@ -63,7 +63,8 @@ func (r *Run) isBusy() bool {
 	return r.busy || r.left
 }
 
-// Context returns the context of the run, for reads that the function makes. It is done when the process stops.
+// Context returns the context of the run, for reads that the function makes. It is done when the
+// process stops.
 func (r *Run) Context() context.Context { return r.ctx }
 
 // ID returns the id of the saga.

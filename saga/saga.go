@@ -30,7 +30,8 @@ type store interface {
 	Driver() (messagestore.Driver, error)
 }
 
-// Config changes how a saga works. Nil means all defaults. [New] reports values that are out of bounds.
+// Config changes how a saga works. Nil means all defaults. [New] reports values that are out of
+// bounds.
 type Config struct {
 	// Version is the version of the function. A saga keeps the version with which it was started.
 	// Raise it when the new function may do something else than the previous one for the same
@@ -77,8 +78,8 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// A Saga is the definition of a process over several steps. Its methods are safe for concurrent use. There is
-// nothing to close.
+// A Saga is the definition of a process over several steps. Its methods are safe for concurrent
+// use. There is nothing to close.
 type Saga[In, Out any] struct{ core *core }
 
 // core has the parts of a definition without its types.

@@ -142,7 +142,8 @@ func (s *state) take(m *messagestore.Message) error {
 	return s.takeBody(m, body)
 }
 
-// takeBody folds a stored message with its body, which is nil for a type that this release does not know.
+// takeBody folds a stored message with its body, which is nil for a type that this release does not
+// know.
 func (s *state) takeBody(m *messagestore.Message, body messagestore.Body) error {
 	if s.shows(m.Time); m.Position == 0 {
 		s.startedAt = m.Time
@@ -349,7 +350,8 @@ func (s *state) replied(b event.Replied) {
 	}
 }
 
-// takes reports whether a reply is the outcome of the attempt that waits. The step is nil before it has begun.
+// takes reports whether a reply is the outcome of the attempt that waits. The step is nil before it
+// has begun.
 func (s *step) takes(r *event.Replied) bool {
 	return s != nil && s.Kind == event.KindAsk && !s.settled() && !s.again && (r.Attempt == 0 || r.Attempt == s.attempts)
 }

@@ -58,7 +58,8 @@ type StepConfig struct {
 	// Suspend says that the saga is suspended when the attempts are used up, or when no reply came
 	// in time: a person looks, and resumes or cancels it.
 	//
-	// Defaults to false: the step returns the error to the function, which normally returns it too, and the saga is undone.
+	// Defaults to false: the step returns the error to the function, which normally returns it too,
+	// and the saga is undone.
 	Suspend bool
 
 	// Undo applies to the errors of the undo. When its attempts are used up, the saga is suspended.

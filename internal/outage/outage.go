@@ -1,6 +1,6 @@
-// Package outage is for the time in which a store, or another server, fails. It says how long to wait before a failed
-// operation is repeated ([Pause]), and logs an outage: a line at its beginning, one at its end, and one more after 1, 2,
-// 4 … minutes, however many callers of one process meet it.
+// Package outage handles the time in which a store, or another server, fails. It says how long to
+// wait before a failed operation is repeated ([Pause]), and logs an outage once for all callers of
+// a process: a line at its beginning, a line at its end, and further lines after 1, 2, 4 … minutes.
 package outage
 
 import (
@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// reminderAfter is how long an outage lasts before it is logged once more, and then at twice the
-	// time, and so on.
+	// reminderAfter is how long an outage lasts before it is logged again. It is logged again at
+	// twice that time, and so on.
 	reminderAfter = time.Minute
 
-	// settled is how long a store works before another failure is another outage. After a restart, one
-	// caller may be back before the next has met a connection that is gone. A caller that is idle looks
-	// every 10 s.
+	// settled is how long a store must work before another failure counts as a new outage. After a
+	// restart, one caller may succeed before the next one finds its connection broken. An idle
+	// caller looks every 10 s.
 	settled = 10 * time.Second
 )
 

@@ -99,7 +99,8 @@ func (l Loop) pause(err error, failures int) time.Duration {
 	return outage.Pause(failures, minPause, maxPause)
 }
 
-// Lasts reports whether every attempt will fail with err until an operator, or the caller, changes something.
+// Lasts reports whether every attempt will fail with err until an operator, or the caller, changes
+// something.
 func Lasts(err error) bool {
 	return is(err, messagestore.ErrClosed, messagestore.ErrInvalid, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, failure.ErrLasting)
 }

@@ -11,7 +11,8 @@ import (
 // MaxNameBytes bounds the name of a stream, a category and a message type.
 const MaxNameBytes = 255
 
-// NameRule returns the rule that s breaks as the name of a stream, a category or a message type, or "".
+// NameRule returns the rule that s breaks as the name of a stream, a category or a message type, or
+// "".
 func NameRule(s string) string {
 	if len(s) > MaxNameBytes {
 		return fmt.Sprintf("%d bytes are too long: at most %d", len(s), MaxNameBytes)

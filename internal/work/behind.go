@@ -84,7 +84,8 @@ func (d *Delivery) Did(m *messagestore.Message) {
 	d.also = append(d.also, queuing.Delivery{Position: m.GlobalPosition})
 }
 
-// mayGiveBehind reports whether a handler may go on with an item behind its own. It is called under mu.
+// mayGiveBehind reports whether a handler may go on with an item behind its own. It is called under
+// mu.
 func (w *worker) mayGiveBehind(d *Delivery) bool {
 	within := min(behindTime, w.config.Lease/10)
 	if w.config.Timeout > 0 {

@@ -83,8 +83,8 @@ type Cron struct {
 	config   Config
 }
 
-// New returns the schedules of a queue's category. The error names all mistakes, and matches [messagestore.ErrInvalid]. New makes no
-// round trip.
+// New returns a Cron for the schedules of a queue's category. The error names all mistakes, and
+// matches [messagestore.ErrInvalid]. New makes no round trip.
 func New(store *messagestore.Store, category messagestore.Category, config *Config) (*Cron, error) {
 	c := &Cron{store: store, category: category}
 	if config != nil {

@@ -3,8 +3,8 @@
 // the store was rolled back.
 //
 // A consumer has a ledger of generations, each with a start. Each generation has a stream of
-// checkpoints, which the members of the consumer's group share. All is written at expected versions.
-// A [Consumer] names these streams.
+// checkpoints, which the members of the consumer's group share. All is written at expected
+// versions. A [Consumer] names these streams.
 package checkpoint
 
 import (

@@ -16,7 +16,8 @@ import (
 // MaxFailures is how many failures a checkpoint may have.
 const MaxFailures = 10
 
-// A Failure is a failing message: its handler has failed, and it is neither handled, skipped nor parked yet.
+// A Failure is a failing message: its handler has failed, and it is neither handled, skipped nor
+// parked yet.
 type Failure struct {
 	MessageID      uuid.UUID                   `json:"messageId"`
 	Type           string                      `json:"type"`
@@ -28,7 +29,8 @@ type Failure struct {
 	FirstFailedAt  time.Time                   `json:"firstFailedAt"` // by the consumer's clock
 }
 
-// NewFailure returns the first failure of a message, at a time. It keeps neither the message nor its page in memory.
+// NewFailure returns the first failure of a message, at a time. It keeps neither the message nor
+// its page in memory.
 func NewFailure(m *messagestore.Message, err error, at time.Time) Failure {
 	return Failure{
 		MessageID: m.ID, Type: strings.Clone(m.Type), Stream: messagestore.StreamName(strings.Clone(string(m.Stream))),

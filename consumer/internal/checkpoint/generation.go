@@ -100,7 +100,8 @@ func (l Log) Pause(ctx context.Context, paused bool) (current Generation, change
 	}
 }
 
-// Generation returns the current generation, which is [Generation.None] if the consumer has never started.
+// Generation returns the current generation, which is [Generation.None] if the consumer has never
+// started.
 func (l Log) Generation(ctx context.Context) (Generation, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
