@@ -46,7 +46,7 @@ type CategoryStore interface {
 	// later.
 	PositionAt(ctx context.Context, category messagestore.Category, t time.Time) (messagestore.GlobalPosition, error)
 
-	// Forgets reports whether an operator can remove intents, which is what a [Config.KeyLife] is for.
+	// Forgets reports whether an operator can remove intents. [Config.KeyLife] needs that.
 	Forgets() bool
 }
 

@@ -59,7 +59,7 @@ type Config struct {
 	// Defaults to 20.
 	MaxFailures int
 
-	// WhenDead says how the items behind a dead one with the same key are treated.
+	// WhenDead says how a queue treats the items behind a dead item with the same key.
 	//
 	// Defaults to GoOn.
 	WhenDead WhenDead

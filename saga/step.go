@@ -453,7 +453,7 @@ func commit[Tx any](
 	return written, nil, err
 }
 
-// A stepCall is the step whose function a context is for.
+// A stepCall is the step in the context of its function.
 type stepCall struct {
 	key    string
 	adding *adding // of a TxStep

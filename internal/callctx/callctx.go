@@ -1,15 +1,16 @@
-// Package callctx has what the context of a call tells the packages below: who calls.
+// Package callctx stores the caller in the context of a call, for lower packages.
 package callctx
 
 import "context"
 
-// A Caller is who calls. The zero value is a caller of which nothing is known.
+// A Caller describes the code that makes a call. The zero value is an unknown caller.
 type Caller struct {
 	Consumer string // the consumer, or the queue, whose handler it is
 	Category string // that the consumer reads; "" for a queue
 
-	// Upkeep is set for the process itself, which keeps what it has: the extension of a lease, a checkpoint, the look at a
-	// group. A driver with a bounded number of connections does not have it wait for the callers that hold all of these.
+	// Upkeep marks calls that a process needs to stay alive: the extension of a lease, a
+	// checkpoint, a look at a group. A driver with a limited number of connections does not let
+	// them wait for the callers that hold all of these.
 	Upkeep bool
 
 	Job     any // of a queue's handler, as package queue has it
@@ -19,7 +20,7 @@ type Caller struct {
 
 type key struct{}
 
-// Of returns the caller with the context.
+// Of returns the caller in ctx.
 func Of(ctx context.Context) Caller {
 	if c, is := ctx.Value(key{}).(*Caller); is {
 		return *c
@@ -27,14 +28,14 @@ func Of(ctx context.Context) Caller {
 	return Caller{}
 }
 
-// With returns a context of the same caller with a change.
+// With returns a context with a changed copy of the caller in ctx.
 func With(ctx context.Context, change func(c *Caller)) context.Context {
 	c := Of(ctx)
 	change(&c)
 	return context.WithValue(ctx, key{}, &c)
 }
 
-// Upkeep returns the context of a call that is upkeep. It is not for calls of a handler.
+// Upkeep returns a context for calls that are upkeep. Do not use it for calls of a handler.
 func Upkeep(ctx context.Context) context.Context {
 	return With(ctx, func(c *Caller) { c.Upkeep = true })
 }

@@ -341,9 +341,8 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition, re
 	return true, s.AddEntry(position, entry)
 }
 
-// retry makes a row that was dead held if another row of its stream goes first: a row that is out,
-// or an earlier one that waits for its time or is closed. A later row that is not out waits for
-// this one.
+// retry holds a retried dead row if another row of its stream goes first: a row that is out, or an
+// earlier one that waits for its time or is closed. A later row that is not out waits for this one.
 func (s *step) retry(row *Row, retried map[messagestore.StreamName]messagestore.GlobalPosition) error {
 	m, err := s.Message(row.Position)
 	if err != nil || m == nil || s.head.Shape == OfStreams {

@@ -31,7 +31,7 @@ type Head struct {
 	Apart                             int64 // the session that takes nothing more until it may have a suspect row alone; 0 for none
 }
 
-// A Shape says what the items of a queue are, from its first take on.
+// A Shape says which messages are the items of a queue, from its first take on.
 type Shape byte
 
 const (

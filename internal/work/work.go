@@ -127,7 +127,7 @@ type Config struct {
 	Finish func(d *Delivery, err error, stopped bool) queuing.Finish
 }
 
-// Counts counts what handlers have done.
+// Counts has the counts of handlers' results.
 type Counts struct{ Completed, Failed, Skipped, Buried, Lost, Abandoned atomic.Int64 }
 
 const (

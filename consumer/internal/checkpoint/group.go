@@ -260,8 +260,8 @@ func (g *Group) remove(id uuid.UUID) {
 	g.join()
 }
 
-// settle frees the slots that a member has above its share, or takes free ones. No message of
-// theirs may be in flight.
+// settle frees the slots that a member has above its share, or takes free ones. Their messages must
+// not be in flight.
 func (g *Group) settle(id uuid.UUID) {
 	switch n := g.unfair(id); {
 	case n > 0:

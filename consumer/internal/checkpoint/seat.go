@@ -331,7 +331,7 @@ type View struct {
 	Positions messagestore.StreamName
 }
 
-// View returns the state of the group at a time. The times are of the process's clock.
+// View returns the state of the group at a time. The times are by the process's clock.
 func (p *Place) View(here time.Time) (v View) {
 	if p.seat == nil {
 		return v
