@@ -265,8 +265,8 @@ func (s *Store) wake(ctx context.Context, written []Written, inOrder bool) {
 	}
 }
 
-// sayOwn warns of a handler that writes to the category that its consumer reads: each such message is delivered to it,
-// too, and it may go on for ever.
+// sayOwn warns of a handler that writes to the category that its consumer reads: each such message
+// is delivered to it, too, and it may go on for ever.
 func (s *Store) sayOwn(by callctx.Caller, stream StreamName) {
 	if by.Category == "" || string(stream.Category()) != by.Category {
 		return

@@ -21,7 +21,7 @@ type failover struct {
 // each is about how long one failover takes, with the load before it.
 const each = 8 * time.Second
 
-// Run torments, and checks.
+// Run does a run and checks its history.
 func (f failover) Run(ctx context.Context) error {
 	if f.Check != "" {
 		_, err := checkScenario(ctx, f.Check)

@@ -53,7 +53,7 @@ func (f intentsRun) scenes() []scene {
 // failoverTime is the most that each may take, with the load before it.
 const failoverTime = 40 * time.Second
 
-// Run torments, and checks.
+// Run does a run and checks its history.
 func (f intentsRun) Run(ctx context.Context) error {
 	if f.Check != "" {
 		_, err := checkScenario(ctx, f.Check)

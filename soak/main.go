@@ -73,7 +73,7 @@ type checkRun struct {
 	Dir string `arg:"" help:"The folder that the run has written to."`
 }
 
-// Run checks the files in the folder, of whichever run.
+// Run checks the files in the folder of any run.
 func (c checkRun) Run(ctx context.Context) error {
 	_, err := checkScenario(ctx, c.Dir)
 	return err

@@ -32,7 +32,7 @@ type mutantsRun struct {
 	Dir     string   `help:"Where the servers keep their data: on a disk." default:"/var/tmp" placeholder:"DIR"`
 }
 
-// Run has each bug found, after it was seen that without one there is nothing to find.
+// Run first checks that a run without a bug finds nothing, and then that each bug is found.
 func (f mutantsRun) Run(ctx context.Context) error {
 	if slices.Equal(f.Only, []string{"list"}) {
 		for _, m := range mutants.All() {

@@ -30,7 +30,7 @@ type queueRun struct {
 // sceneTime is for how long a scene goes on at most: each has goals for a minute.
 const sceneTime = time.Minute
 
-// Run torments, and checks.
+// Run does a run and checks its history.
 func (f queueRun) Run(ctx context.Context) error {
 	if f.Check != "" {
 		_, err := checkScenario(ctx, f.Check)

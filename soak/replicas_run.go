@@ -16,7 +16,7 @@ type replicasRun struct {
 	Writers  int           `help:"Processes that write." default:"2" placeholder:"N"`
 }
 
-// Run torments, and checks.
+// Run does a run and checks its history.
 func (f replicasRun) Run(ctx context.Context) error {
 	if f.Check != "" {
 		_, err := checkScenario(ctx, f.Check)

@@ -21,7 +21,7 @@ type sagasRun struct {
 	Clock     bool          `xor:"goals" help:"With a clock of the server that jumps, and without kills of it."`
 }
 
-// Run torments, and checks.
+// Run does a run and checks its history.
 func (f sagasRun) Run(ctx context.Context) error {
 	if f.Check != "" {
 		_, err := checkScenario(ctx, f.Check)

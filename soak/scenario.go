@@ -58,10 +58,10 @@ func (c *common) options(of string, most time.Duration) crew.Options {
 	return o
 }
 
-// drainTime is in how long all is to be finished when the faults are over.
+// drainTime is how long a run may take to finish its work after the faults.
 const drainTime = time.Minute
 
-// torment has a run of some options, and checks it.
+// torment does a run with some options, and checks it.
 func torment[O any](ctx context.Context, of, scene string, common *crew.Options, o O, goals promise.Goals, run func(context.Context, O, zerolog.Logger) ([]string, error)) (promise.Figures, error) {
 	s := scenario{Of: of, Scene: scene, Seed: common.Seed, Commit: commit(), Date: time.Now().UTC(), Options: o, Goals: goals}
 	log := zerolog.New(console()).With().Timestamp().Logger()

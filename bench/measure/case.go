@@ -12,11 +12,11 @@ type Case struct {
 	// --only selects by it.
 	Name string
 
-	// Shows is the sentence that a reader is to take from it, as the table's heading has
-	// it: "Write at an expected version, one hot category, 64 callers".
+	// Shows is the heading of the table, which says what the case shows: "Write at an expected
+	// version, one hot category, 64 callers".
 	Shows string
 
-	// Contenders are measured in turn.
+	// Contenders are measured one after the other.
 	Contenders []Contender
 
 	// Goals are compared with the measured figures.
@@ -25,9 +25,8 @@ type Case struct {
 	// LongOnly leaves the case out of a short run.
 	LongOnly bool
 
-	// Setup, if any, is called once, before the first cell, with a cell that lives as long
-	// as the case: a function that it gives to [Cell.Cleanup] is called after the last
-	// round.
+	// Setup, if not nil, is called once, before the first cell, with a cell that lives as long as
+	// the case: functions that it passes to [Cell.Cleanup] are called after the last round.
 	Setup func(ctx context.Context, cell *Cell) error
 }
 
@@ -40,7 +39,7 @@ type Contender struct {
 	Run func(ctx context.Context, cell *Cell) error
 }
 
-// A Metric is the quantity that a cell was measured for.
+// A Metric is a quantity that a cell measures.
 type Metric string
 
 // The metrics that each cell has, as far as they mean something there; the last two
@@ -61,8 +60,8 @@ const (
 type Goal struct {
 	Metric Metric
 
-	// Of is the contender that the goal is for, To the one it is compared with; "" for
-	// a goal in the metric's own unit.
+	// Of is the contender that the goal is for. To is the contender that it is compared with, or ""
+	// for a goal in the metric's unit.
 	Of, To string
 
 	// AtLeast or AtMost is the bound; the other is 0.
@@ -77,7 +76,7 @@ func (g Goal) Met(value float64) bool {
 	return value >= g.AtLeast
 }
 
-// Bound returns the goal's bound, whichever it has.
+// Bound returns AtLeast or AtMost, whichever is set.
 func (g Goal) Bound() float64 { return max(g.AtLeast, g.AtMost) }
 
 // validate finds mistakes that would only be noticed at the end of a long run.

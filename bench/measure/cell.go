@@ -18,8 +18,8 @@ import (
 	"github.com/dibs-go/dibs/bench/server"
 )
 
-// A Cell is one contender's turn in one round of a case. Its methods are for the
-// goroutine that Run was called on, but for [Cell.Observe].
+// A Cell is one contender's turn in one round of a case. Only the goroutine of Run may call its
+// methods, except [Cell.Observe].
 type Cell struct {
 	// Servers starts servers on demand; they live as long as the run.
 	Servers *server.Set
@@ -27,18 +27,18 @@ type Cell struct {
 	// Time is how long to measure, Warmup how long to work before that.
 	Time, Warmup time.Duration
 
-	// Long is whether this is a long run, with as many rows as that has time for.
+	// Long is set in a long run, which has time for more rows.
 	Long bool
 
-	// Smoke is whether the figures do not matter, and only that all of it works counts.
+	// Smoke is set if the run only tests that everything works, and the figures do not matter.
 	Smoke bool
 
-	// Held is for how long a snapshot is held where that is measured, and Backlog how many items
-	// wait where that is; 0 for as suits a run.
+	// Held is how long a snapshot is held, and Backlog how many items wait, in the cases that
+	// measure these; 0 for the run's default.
 	Held    time.Duration
 	Backlog int64
 
-	// Seed is the same for all contenders of a round, and another in each round and case.
+	// Seed is the same for all contenders of a round, and differs between rounds and cases.
 	Seed uint64
 
 	cleanups []func(context.Context) error
@@ -52,7 +52,7 @@ type Cell struct {
 	tally Tally
 }
 
-// A Tally has the measurements of one cell, or of one child process of it.
+// A Tally has the measurements of a cell, or of a child process of a cell.
 type Tally struct {
 	Units     int64              // operations in the time that counts
 	All       int64              // operations altogether, the warm-up's too
@@ -81,13 +81,12 @@ func (t Tally) Metrics() map[Metric]float64 {
 	return m
 }
 
-// Rand returns a source of numbers that is the caller's own, and the same for all
-// contenders of a round.
+// Rand returns a new source of random numbers, with the same numbers for all contenders of a round.
 func (c *Cell) Rand(caller int) *rand.Rand {
 	return rand.New(rand.NewPCG(c.Seed, uint64(caller))) //nolint:gosec // it is to be repeatable
 }
 
-// Cleanup has f called when the cell is over, the last one first.
+// Cleanup calls f when the cell is over, in reverse order of the calls of Cleanup.
 func (c *Cell) Cleanup(f func(context.Context) error) { c.cleanups = append(c.cleanups, f) }
 
 // Database makes a database as a copy of a template ([server.Dibs], [server.MessageDB],
@@ -102,8 +101,8 @@ func (c *Cell) Database(ctx context.Context, p *server.Postgres, template string
 	return p.URL(name), c.MeasurePostgres(ctx, p)
 }
 
-// MeasurePostgres has the processor time of a server and the size of its log measured.
-// [Cell.Database] calls it.
+// MeasurePostgres measures the processor time of a server and the size of its log. [Cell.Database]
+// calls it.
 func (c *Cell) MeasurePostgres(ctx context.Context, p *server.Postgres) error {
 	conn, err := pgx.Connect(ctx, p.URL("postgres"))
 	if err != nil {
@@ -115,13 +114,13 @@ func (c *Cell) MeasurePostgres(ctx context.Context, p *server.Postgres) error {
 	return nil
 }
 
-// MeasureServer has the processor time of a server's processes measured.
+// MeasureServer measures the processor time of a server's processes.
 func (c *Cell) MeasureServer(s interface{ PID() int }) { c.servers = append(c.servers, s) }
 
-// Callers has n callers at once do op again and again, and measures. An op returns how many
-// operations it was: 1, or the rows of a batch. Callers returns how many were done, the warm-up's
-// too; the first error ends it. The warm-up lasts until each caller has done op once: to begin a
-// connection may take longer than a short turn.
+// Callers measures n concurrent callers that call op again and again. An op returns how many
+// operations it did: 1, or the rows of a batch. Callers returns the number of all operations,
+// including the warm-up; the first error ends it. The warm-up lasts at least until each caller has
+// done op once, because opening a connection may take longer than a short turn.
 func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, caller int) (units int, err error)) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -189,7 +188,7 @@ func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, 
 	return c.tally.All, err
 }
 
-// Once measures work that has an end. It returns how many operations it was.
+// Once measures work that has an end, and returns the number of operations.
 func (c *Cell) Once(ctx context.Context, work func(ctx context.Context) (units int64, err error)) error {
 	return c.window(ctx, func() error { return nil }, func() error {
 		units, err := work(ctx)
@@ -256,7 +255,7 @@ func (c *Cell) spent(ctx context.Context) (s spent, err error) {
 	return s, nil
 }
 
-// Wait returns after a time, or with the cause of the end of ctx.
+// Wait returns after a time, or when ctx ends, with the cause.
 func Wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -268,15 +267,14 @@ func Wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Observe counts a latency, for work that only its own code can time. It is safe for
-// concurrent use.
+// Observe counts a latency that the work has measured itself. It is safe for concurrent use.
 func (c *Cell) Observe(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tally.Latency.Add(d)
 }
 
-// Set gives the cell a figure of its own.
+// Set adds a figure to the cell.
 func (c *Cell) Set(metric Metric, value float64) {
 	if c.tally.Extra == nil {
 		c.tally.Extra = map[Metric]float64{}
@@ -287,8 +285,8 @@ func (c *Cell) Set(metric Metric, value float64) {
 // Tally returns the measurements so far, to derive a figure from others.
 func (c *Cell) Tally() Tally { return c.tally }
 
-// Check fails the run unless the count in the store is the count of the work: each cell
-// has to show that it did its work.
+// Check fails the run unless the count in the store equals the count of the work: each cell must
+// show that it did its work.
 func (c *Cell) Check(what string, got, want int64) error {
 	c.checks++
 	if got != want || want == 0 {

@@ -20,14 +20,13 @@ import (
 // starts: their task, as JSON.
 const childVariable = "DIBS_BENCH_CHILD"
 
-// A ChildFunc is the work of a process of a cell. It calls [Cell.Callers] or [Cell.Once]
-// of its own cell, as a Run does; the servers are the parent's, so their addresses are in
-// args.
+// A ChildFunc is the work of a child process of a cell. Like a Run, it calls [Cell.Callers] or
+// [Cell.Once] of its own cell. The servers belong to the parent, so their addresses are in args.
 type ChildFunc func(ctx context.Context, cell *Cell, args json.RawMessage) error
 
 var children = map[string]ChildFunc{}
 
-// RegisterChild gives the work of a process a name. It is called from init functions.
+// RegisterChild registers the work of a child process under a name. Call it from init functions.
 func RegisterChild(name string, f ChildFunc) { children[name] = f }
 
 type childTask struct {
@@ -99,10 +98,10 @@ func (c *Cell) start(ctx context.Context, name string, arg any, number uint64) (
 	return startChild(ctx, childTask{Name: name, Args: encoded, Time: c.Time, Warmup: c.Warmup, Long: c.Long, Smoke: c.Smoke, Seed: c.Seed + number<<32})
 }
 
-// Processes starts as many processes as there are args, has each do the work registered
-// under name, all at once, and measures. While they work, meanwhile is called, if it is
-// not nil, with a context that ends when they have. It returns each one's tally, and
-// adds them up in the cell's own, but for the figures that they Set.
+// Processes starts a process for each of args, and measures them while all do the work registered
+// under name. Meanwhile it calls meanwhile, if it is not nil, with a context that ends when the
+// processes have ended. It returns the tally of each process, and adds them up in the cell's own
+// tally, except figures added by Set.
 func (c *Cell) Processes(ctx context.Context, name string, args []any, meanwhile func(ctx context.Context) error) ([]Tally, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

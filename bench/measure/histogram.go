@@ -7,8 +7,8 @@ import (
 
 // A Histogram counts durations, each to within 1 %. It is not safe for concurrent use.
 type Histogram struct {
-	// Counts has 128 buckets for each power of two nanoseconds from 2^7 on, and below
-	// that one for each.
+	// Counts has 128 buckets for each power of two nanoseconds from 2^7 on, and below that one
+	// bucket per nanosecond.
 	Counts []uint32
 }
 
@@ -48,8 +48,8 @@ func (h *Histogram) Merge(other Histogram) {
 	}
 }
 
-// Quantile returns the duration that the share q of all does not exceed, in seconds,
-// interpolated within its bucket; 0 if nothing was counted.
+// Quantile returns the q-quantile of the durations in seconds, interpolated within its bucket; 0 if
+// nothing was counted.
 func (h *Histogram) Quantile(q float64) float64 {
 	var total uint64
 	for _, n := range h.Counts {

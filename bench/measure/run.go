@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/bench/server"
 )
 
-// Options say how cases are run.
+// Options configure a run of cases.
 type Options struct {
 	Servers      *server.Set
 	Rounds       int
@@ -32,8 +32,8 @@ type Result struct {
 	Rounds     map[string][]map[Metric]float64 `json:"rounds"` // by contender
 }
 
-// Run runs cases one after the other and calls each with the measurements of one, or
-// with the error that it ended with. When the context ends, so does Run.
+// Run runs cases one after the other, and calls each with the measurements of a case, or with its
+// error. Run ends when the context ends.
 func Run(ctx context.Context, cases []Case, o Options, each func(Case, Result, error)) {
 	began, cells, done := time.Now(), 0, 0
 	for _, c := range cases {

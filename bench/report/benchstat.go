@@ -9,8 +9,8 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 )
 
-// BenchstatFile is the file in the folder of a run that has its figures as go test -bench prints
-// them: one line for each contender and round. Two runs are compared by
+// BenchstatFile is the file in the folder of a run with its figures in the format of go test
+// -bench: one line for each contender and round. Compare two runs by
 //
 //	benchstat old/bench.txt new/bench.txt
 const BenchstatFile = "bench.txt"

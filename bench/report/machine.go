@@ -57,7 +57,7 @@ func syncTime(dir string) (time.Duration, error) {
 	return times[syncs/2], nil
 }
 
-// Commit returns the commit that the sources are at, and whether they differ from it.
+// Commit returns the commit of the sources, and whether they differ from it.
 func Commit(ctx context.Context) string {
 	commit, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
 	if err != nil {

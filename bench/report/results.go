@@ -18,7 +18,7 @@ type Results struct {
 	Added  []Run    `json:"added,omitempty"` // runs of cases that are not of Run
 }
 
-// Run tells the time, the machine and the settings of the figures.
+// Run has the time, the machine and the settings of the figures.
 type Run struct {
 	Date      time.Time         `json:"date"`
 	Took      string            `json:"took"`
@@ -39,13 +39,13 @@ type Fact struct {
 	Value string `json:"value"`
 }
 
-// Failed is a case that has no figures, and why.
+// Failed is a case without figures, and the reason.
 type Failed struct {
 	Case  string `json:"case"`
 	Error string `json:"error"`
 }
 
-// A Case has the measurements of one.
+// A Case has the measurements of a case.
 type Case struct {
 	Name       string      `json:"name"`
 	Shows      string      `json:"shows"`
@@ -59,14 +59,14 @@ type Contender struct {
 	Figures map[measure.Metric]Figure `json:"figures"`
 }
 
-// A Figure is the median of the rounds, with the least and the most.
+// A Figure is the median of the rounds, with the minimum and the maximum.
 type Figure struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
-// A Goal is one, its measured figure, and whether that meets it.
+// A Goal is a goal, its measured figure, and whether the figure meets it.
 type Goal struct {
 	Metric  measure.Metric `json:"metric"`
 	Of      string         `json:"of"`
@@ -116,8 +116,8 @@ func NewCase(r measure.Result) Case {
 	return c
 }
 
-// Add takes in the cases of a later run: each takes the place of the case of its name, or comes
-// behind the others.
+// Add adds the cases of a later run: each replaces the case of the same name, or comes after the
+// others.
 func (r *Results) Add(later Results) {
 	added := later.Run
 	for _, c := range later.Cases {

@@ -14,8 +14,8 @@ import (
 // architecture that Go knows.
 const clockTick = 10 * time.Millisecond
 
-// CPU returns the time that a process and all below it have used, with the processes that have
-// ended and been waited for. Running processes are counted in nanoseconds.
+// CPU returns the processor time of a process and its descendants, including the descendants that
+// have ended and were waited for. For running processes it is exact to the nanosecond.
 func CPU(pid int) (time.Duration, error) {
 	stat, err := readStat(pid)
 	if err != nil {

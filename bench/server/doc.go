@@ -1,6 +1,6 @@
-// Package server starts the servers that are measured: a durable PostgreSQL of the
-// bench's own, and Redis. Each answers on a Unix socket in a folder of its own, on no
-// port, and ends with the process that started it, however that ends.
+// Package server starts the servers to measure: a durable PostgreSQL, and Redis. Each listens only
+// on a Unix socket, in its own folder, and ends with the process that started it, even if that is
+// killed.
 package server
 
 import (

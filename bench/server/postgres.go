@@ -16,16 +16,16 @@ import (
 	"github.com/dibs-go/dibs/internal/localserver"
 )
 
-// Postgres is a PostgreSQL server that syncs: fsync and synchronous_commit on,
-// shared_buffers 1 GB, and otherwise as it comes. It is safe for concurrent use.
+// Postgres is a PostgreSQL server that syncs: fsync and synchronous_commit on, shared_buffers 1 GB,
+// and otherwise the defaults. It is safe for concurrent use.
 type Postgres struct {
 	process   *process
 	admin     string
 	databases atomic.Int64
 }
 
-// StartPostgres starts a server, which the caller stops. The binaries are those in the
-// folder that POSTGRES_BIN names, or the newest of Debian's.
+// StartPostgres starts a server, which the caller stops. It uses the binaries in the folder
+// POSTGRES_BIN, or Debian's newest.
 func StartPostgres(ctx context.Context, base string) (_ *Postgres, err error) {
 	bin, err := localserver.PostgresBin()
 	if err != nil {
@@ -69,7 +69,7 @@ func StartPostgres(ctx context.Context, base string) (_ *Postgres, err error) {
 	return p, nil
 }
 
-// PID is the postmaster's.
+// PID returns the postmaster's process id.
 func (p *Postgres) PID() int { return p.process.PID() }
 
 // URL returns the URL of a database.
@@ -84,7 +84,7 @@ func (p *Postgres) Create(ctx context.Context, template string) (string, error) 
 	return name, p.Exec(ctx, "create database "+name+" template "+template)
 }
 
-// Drop drops a database, also if clients are connected to it still.
+// Drop drops a database, even if clients are still connected.
 func (p *Postgres) Drop(ctx context.Context, database string) error {
 	return p.Exec(ctx, "drop database "+database+" with (force)")
 }
@@ -100,7 +100,7 @@ func (p *Postgres) Exec(ctx context.Context, statement string) error {
 	return err
 }
 
-// Version is the server's name and version.
+// Version returns the server's name and version.
 func (p *Postgres) Version(ctx context.Context) (version string, err error) {
 	conn, err := pgx.Connect(ctx, p.admin)
 	if err != nil {

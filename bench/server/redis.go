@@ -11,12 +11,11 @@ import (
 	"syscall"
 )
 
-// Redis is a Redis server of the bench's own. It is safe for concurrent use.
+// Redis is a Redis server of this process. It is safe for concurrent use.
 type Redis struct{ process *process }
 
-// StartRedis starts redis-server from the PATH, which the caller stops, with a folder below base.
-// sync is when its append-only file is synced (always, everysec or no), "" for no file, and no
-// persistence at all.
+// StartRedis starts redis-server from the PATH, with a folder below base. The caller stops it. sync
+// says when its append-only file is synced (always, everysec or no); with "" it persists nothing.
 func StartRedis(ctx context.Context, base, sync string) (*Redis, error) {
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -61,10 +60,10 @@ func RedisVersion(ctx context.Context) string {
 	return ""
 }
 
-// PID is the server's.
+// PID returns the server's process id.
 func (r *Redis) PID() int { return r.process.PID() }
 
-// Socket is the path of its Unix socket.
+// Socket returns the path of its Unix socket.
 func (r *Redis) Socket() string { return filepath.Join(r.process.dir, "redis.sock") }
 
 // Stop stops the server and removes its data.

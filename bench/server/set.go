@@ -18,8 +18,7 @@ const (
 	Empty     = "template1"
 )
 
-// A Set starts each server when it is first asked for, and stops all of them. It is
-// safe for concurrent use.
+// A Set starts each server at its first use, and stops all of them. It is safe for concurrent use.
 type Set struct {
 	dir string
 
@@ -31,7 +30,7 @@ type Set struct {
 // NewSet returns a set of servers with folders below dir; "" means /var/tmp.
 func NewSet(dir string) *Set { return &Set{dir: dir, redis: map[string]*Redis{}} }
 
-// Dir is the folder that the servers' folders are below: one on a disk.
+// Dir returns the parent of the servers' folders, which is on a disk.
 func (s *Set) Dir() string { return cmp.Or(s.dir, "/var/tmp") }
 
 // Postgres returns the server.
@@ -64,7 +63,7 @@ func makeDibs(ctx context.Context, p *Postgres) error {
 	return migrations.Up(ctx, conn, nil)
 }
 
-// Redis returns the server with that appendfsync; "" is a server that stores nothing.
+// Redis returns the server with this appendfsync; "" means a server that stores nothing.
 func (s *Set) Redis(ctx context.Context, appendFsync string) (*Redis, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +95,7 @@ func (s *Set) Versions(ctx context.Context) (map[string]string, error) {
 	return versions, nil
 }
 
-// Stop stops all that were started.
+// Stop stops all servers that were started.
 func (s *Set) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,8 @@ create table branches (branch text primary key, total bigint not null);
 create table branches_seen (stream text primary key, position bigint not null);
 `
 
-// View is a read model without a consumer, for PostgreSQL: each query reads all events of the category.
+// View is a read model without a consumer, for PostgreSQL: each query reads all events of the
+// category.
 const View = `
 create view balances_now as
 select stream_name as account, sum((data->>'amount')::bigint) as balance

@@ -348,7 +348,8 @@ func TestABankWithABadDayPaysOnce(t *testing.T) {
 	}
 }
 
-// The bank has paid and does not tell: after its time the order is cancelled, and the payment taken back.
+// The bank has paid and does not tell: after its time the order is cancelled, and the payment taken
+// back.
 func TestABankThatDoesNotTellIsCancelled(t *testing.T) {
 	inBubble(t, transfer.Config{Answer: 20 * time.Second}, func(t *testing.T, w *world) {
 		w.bank.silent = true
@@ -362,7 +363,8 @@ func TestABankThatDoesNotTellIsCancelled(t *testing.T) {
 	})
 }
 
-// The bank has forgotten the order, and remembers that it was cancelled. A webhook that comes too late changes nothing.
+// The bank has forgotten the order, and remembers that it was cancelled. A webhook that comes too
+// late changes nothing.
 func TestAnAnswerAfterTheEndChangesNothing(t *testing.T) {
 	inBubble(t, transfer.Config{Answer: time.Second}, func(t *testing.T, w *world) {
 		w.bank.asleep = true

@@ -48,7 +48,7 @@ type accountRun struct {
 	Verbose     bool          `short:"v" help:"Log to standard error."`
 }
 
-// Run handles commands.
+// Run handles commands until ctx ends.
 func (c *accountRun) Run(ctx context.Context, o *Output) error {
 	log := logger.Silent()
 	if c.Verbose {

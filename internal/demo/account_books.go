@@ -144,8 +144,8 @@ create view actual as select subject account, sum(iif(type = 'Deposited', amount
   sum(type = 'WithdrawalRejected') rejected, sum(case type when 'Deposited' then amount when 'Withdrawn' then -amount else 0 end) balance
   from event group by subject;`
 
-// Verdict implements [Show]: it compares the store with the file, and tells the story of a
-// withdrawal that was sent often. "dibs explain" tells it for any reservation.
+// Verdict implements [Show]: it compares the store with the file, and shows the story of a
+// withdrawal that was sent several times. "dibs explain" shows it for any reservation.
 func (d *accountDemo) Verdict(ctx context.Context, r *Run, b *Books) (string, error) {
 	b.Head("the file says", "the store says")
 	b.Messages(ctx, r.URL)

@@ -17,9 +17,9 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// Books are the records of a run, each kind a table of one database in memory. A figure of the
-// verdict is a query: it shares no code with the parts that made the records. The first error is
-// kept, and returned with the verdict.
+// Books are the records of a run, as tables of a database in memory, one for each kind. Each figure
+// of the verdict is a query, which shares no code with the parts that made the records. Books keeps
+// the first error, which the verdict returns.
 type Books struct {
 	db   *sql.DB
 	err  error
@@ -40,7 +40,7 @@ func OpenBooks() (*Books, error) {
 	return &Books{db: db, left: "expected", right: "found"}, nil
 }
 
-// Close forgets the books.
+// Close closes the books' database.
 func (b *Books) Close() { _ = b.db.Close() } // there is nothing to lose
 
 // Head sets the headings of the table.
@@ -189,7 +189,7 @@ func (b *Books) Messages(ctx context.Context, storeURL string) {
 	b.Exec(messages)
 }
 
-// AddMessages adds the table of messages for a test.
+// AddMessages adds the table of messages, for a test.
 func (b *Books) AddMessages(all []Stored) {
 	Add(b, "stored", all)
 	b.Exec(messages)
@@ -249,7 +249,7 @@ func ReadLines[T any](path string) (all []T, err error) {
 	}
 }
 
-// Number returns a number: an int, or the result of a query, 0 for NULL.
+// Number returns an int, or the number that a query returns, 0 for NULL.
 func (b *Books) Number(of any) int {
 	query, is := of.(string)
 	if !is {
@@ -265,7 +265,7 @@ func (b *Books) Number(of any) int {
 	return int(n.Int64)
 }
 
-// Texts returns the texts of a query.
+// Texts returns the texts that a query returns.
 func (b *Books) Texts(query string, args ...any) (all []string) {
 	if b.err != nil {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Listen returns a socket for processes to inherit, and its URL. A process that replaces a killed
-// process so keeps the address.
+// Listen returns a socket for processes to inherit, and its URL. So a process keeps the address of
+// the killed process that it replaces.
 func (r *Run) Listen() (*os.File, string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed below
 	if err != nil {

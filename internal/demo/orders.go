@@ -26,7 +26,7 @@ var paymentOrders []byte
 // The months for which each standing order is carried out.
 var months = []string{"1998-10", "1998-11", "1998-12"}
 
-// An Order is a row of the file: pay so much, each month.
+// An Order is a row of the file: an amount to pay each month.
 type Order struct {
 	ID      string
 	Account string
@@ -46,8 +46,8 @@ func (f OrderFlags) Read() ([]Order, uint64, error) {
 	return orders, cmp.Or(f.Seed, uint64(time.Now().UnixNano())), err //nolint:gosec // any bits will do
 }
 
-// ReadOrders reads standing payment orders from a file, "" for the built-in orders. An error names
-// the line.
+// ReadOrders reads standing payment orders from a file; "" means the built-in orders. Its error
+// names the line.
 func ReadOrders(path string) ([]Order, error) {
 	raw := paymentOrders
 	if path != "" {

@@ -87,7 +87,7 @@ func (*paymentsDemo) Help() string {
 Then it compares the file with the payments table, the bank's log, the intents in the store and the answers that the clients got, and tells what became of one payment. The exit code is 0 if all agree, and 1 if not.`
 }
 
-// Run has the API asked for every payment several times, kills servers, stops one, and compares the
+// Run sends every payment to the API several times, kills servers, stops one, and compares the
 // books.
 func (d *paymentsDemo) Run(ctx context.Context, o *Output) error {
 	orders, seed, err := d.Read()

@@ -176,8 +176,8 @@ func TestEveryPaymentIsInThePlanOfEveryClient(t *testing.T) {
 	require.Equal(t, p.sent, sent)
 }
 
-// A server that never answers as soon as the clients hang up is answered in the end, or a demo on a slow machine
-// would not come to its end.
+// A server that never answers as soon as the clients hang up is answered in the end, or a demo on a
+// slow machine would not come to its end.
 func TestAPaymentIsMadeOnASlowMachine(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -70,7 +70,7 @@ func (p *Process) start() error {
 	return nil
 }
 
-// PID is the process's number.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Kill ends a process like a power cut. It does nothing if the process has ended.
@@ -94,9 +94,9 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// AwaitStop waits until all threads of a process are stopped. A thread that runs is stopped some
-// time after SIGSTOP was sent, and may take the lock of a store in a file until then. Where the
-// system does not tell, it waits for a while.
+// AwaitStop waits until all threads of a process are stopped. A running thread stops some time
+// after SIGSTOP, and may take the lock of a store in a file until then. If the system does not show
+// the state of threads, AwaitStop waits for a while.
 func (p *Process) AwaitStop(ctx context.Context) error {
 	stopped := func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
@@ -161,7 +161,7 @@ func (r *Run) stopAll() error {
 	return errors.Join(ended...)
 }
 
-// Until calls done at intervals until it is, or fails, or ctx ends.
+// Until calls done at intervals until it returns true or an error, or ctx ends.
 func Until(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

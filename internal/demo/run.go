@@ -125,7 +125,7 @@ type Show interface {
 	Verdict(ctx context.Context, r *Run, b *Books) (good string, err error)
 }
 
-// Play runs a demo over a store of its own, which has no messages in a category.
+// Play runs a demo over its own store, which must have no messages in a category.
 func (f Flags) Play(ctx context.Context, o *Output, empty messagestore.Category, show Show) (err error) {
 	r, err := f.Open(ctx, o, empty)
 	if err != nil {
@@ -135,7 +135,7 @@ func (f Flags) Play(ctx context.Context, o *Output, empty messagestore.Category,
 	return r.Play(ctx, show)
 }
 
-// Open opens a run, for a demo that needs a category, empty, without messages.
+// Open opens a run, for a demo that needs the category to be without messages.
 func (f Flags) Open(ctx context.Context, o *Output, empty messagestore.Category) (_ *Run, err error) {
 	r := &Run{Out: o.Stdout, Screen: NewScreen(o.Stdout), Started: time.Now(), limit: f.Limit}
 	defer func() {
@@ -166,7 +166,7 @@ func (f Flags) Open(ctx context.Context, o *Output, empty messagestore.Category)
 	return r, cause(preparing, err)
 }
 
-// Close ends all that the run has opened, the last first.
+// Close closes everything that the run has opened, in reverse order.
 func (r *Run) Close() error {
 	for _, p := range r.processes {
 		p.Kill()

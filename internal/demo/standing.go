@@ -87,7 +87,7 @@ func (c *standingArgs) run(ctx context.Context, stderr io.Writer, part func(*sta
 
 type standingCron struct{ standingArgs }
 
-// Run has orders come due until ctx ends.
+// Run makes orders come due until ctx ends.
 func (c *standingCron) Run(ctx context.Context, o *Output) error {
 	return c.run(ctx, o.Stderr, (*standing.Service).Schedule)
 }
@@ -112,7 +112,7 @@ type standingPayment struct {
 	Process                    int
 }
 
-// Pay implements [standing.Bank]. The bank may have it never return.
+// Pay implements [standing.Bank]. It may never return, if the bank is set to that.
 func (b *standingClient) Pay(ctx context.Context, key string, m *messagestore.Message, p standing.Pay) error {
 	a, err := Call(context.WithoutCancel(ctx), b.client, http.MethodPost, b.url, nil,
 		standingPayment{key, p.Order, p.Account, p.Month, int64(m.Position), os.Getpid()})
@@ -249,7 +249,7 @@ func (d *standingDemo) of() int {
 }
 
 // Work implements [Show]: it starts the processes, sets up the orders, disturbs, and waits until
-// all is paid.
+// everything is paid.
 func (d *standingDemo) Work(ctx context.Context, r *Run) (err error) {
 	d.run, d.bank = r, &standingBank{failing: d.orders[1].ID, hanging: d.orders[2].ID + "2026-02", keys: map[string]bool{}}
 	address, err := r.Serve(d.bank)

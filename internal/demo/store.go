@@ -39,7 +39,7 @@ func (r *Run) Set(name, value string) {
 	}
 }
 
-// InSearchPath has the tables of the run's own programs in the schema of the run too.
+// InSearchPath puts the tables of the run's own programs into the schema of the run too.
 func (r *Run) InSearchPath() { r.Set("search_path", strings.Trim(Schema(r.URL), `".`)) }
 
 // preparePostgres makes a schema for the run, so that it neither meets nor leaves

@@ -21,7 +21,7 @@ func (b *Books) Equal(name string, want, got any) {
 	b.rows = append(b.rows, row{name: name, left: Count(w), right: Count(g), same: w == g})
 }
 
-// Bound adds a row of a number that should be at most (<=) or at least (>=) another.
+// Bound adds a row of a number that should be at most (<=) or at least (>=) another number.
 func (b *Books) Bound(name, sign string, bound, got any) {
 	m, g := b.Number(bound), b.Number(got)
 	b.rows = append(b.rows, row{name: name, left: sign + " " + Count(m), right: Count(g), same: g == m || (g < m) == (sign == "<=")})
@@ -33,7 +33,7 @@ func (b *Books) Money(name string, want, got any) {
 	b.rows = append(b.rows, row{name: name, left: crowns(w), right: crowns(g), same: w == g})
 }
 
-// Detail adds a number with nothing to compare it to.
+// Detail adds a number without a comparison.
 func (b *Books) Detail(name string, got any) {
 	b.rows = append(b.rows, row{name: "  " + name, right: Count(b.Number(got)), detail: true, same: true})
 }
@@ -100,7 +100,7 @@ func (b *Books) table(out io.Writer) bool {
 	return right
 }
 
-// Judge prints the table alone, and reports whether the verdict is a good one: for tests.
+// Judge prints only the table, and reports whether the verdict is good. It is for tests.
 func (b *Books) Judge(out io.Writer) (right bool, err error) {
 	return b.table(out) && len(b.odd) == 0, b.err
 }

@@ -34,8 +34,8 @@ const (
 	// through, which may have a context without deadline.
 	groupTimeout = 30 * time.Second
 
-	// outcomeGrace is how long a caller waits for a flush under way after its context has ended. A
-	// call so returns within a second after its deadline.
+	// outcomeGrace is how long a caller waits for a flush under way after its context has ended. So
+	// a call returns within a second after its deadline.
 	outcomeGrace = 500 * time.Millisecond
 )
 

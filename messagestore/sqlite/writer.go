@@ -18,8 +18,8 @@ const (
 	queueLength   = 1024     // jobs that wait; further jobs wait to enter the queue
 	maxGroupBytes = 16 << 20 // of one commit, unless a single job has more
 
-	// outcomeGrace is how long a caller waits for a commit under way after its context has ended. A
-	// call so returns within a second after its deadline.
+	// outcomeGrace is how long a caller waits for a commit under way after its context has ended.
+	// So a call returns within a second after its deadline.
 	outcomeGrace = 500 * time.Millisecond
 )
 

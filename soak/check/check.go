@@ -39,7 +39,7 @@ var folder embed.FS
 // Promises is the folder of queries.
 var Promises = must.New(fs.Sub(folder, "promises"))
 
-// A Row is a message that there is after the run, or a state of a group that was removed.
+// A Row is a message in the store after the run, or a removed state of a group.
 type Row struct {
 	Stream   messagestore.StreamName
 	Position messagestore.Version
@@ -54,7 +54,7 @@ type Row struct {
 
 const slots = 32 // of a category, for a group that processes join
 
-// Values returns a row as the table of messages has it.
+// Values returns the values of a row for the table of messages.
 func (r *Row) Values() ([]any, error) {
 	return []any{
 		string(r.Stream), string(r.Stream.Category()), int64(r.Position), int64(r.Global), r.ID.String(), int64(r.Value), r.Hash, //nolint:gosec // its values are small
@@ -69,7 +69,7 @@ type Facts [][]any
 // Add adds a measurement.
 func (f *Facts) Add(what, name string, n int64) { f.AddAt(what, name, n, 0) }
 
-// AddAt adds a measurement of a time since the beginning.
+// AddAt adds a measurement, with its time since the beginning.
 func (f *Facts) AddAt(what, name string, n int64, at time.Duration) {
 	*f = append(*f, []any{what, name, n, at.Microseconds()})
 }

@@ -56,8 +56,8 @@ type Config struct {
 	Forgives func(child *server.Child) bool // an end that is no failure; nil for none
 }
 
-// A Crew is processes that are killed and replaced, the server that they work on, and the nemesis
-// of both. It is safe for concurrent use, but for Serve and Close.
+// A Crew has the processes that are killed and replaced, their server, and the nemesis of both. It
+// is safe for concurrent use, except Serve and Close.
 type Crew struct {
 	Config
 	Dir      string // has what ends with the run
@@ -84,7 +84,7 @@ type Crew struct {
 	lasted     []string        // processes that ended when they were told to, and when there were no more faults
 }
 
-// New begins the folder of a run, and its history. Its caller closes the crew.
+// New begins the folder of a run, and its history. The caller closes the crew.
 func New(ctx context.Context, c Config) (crew *Crew, err error) {
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
 		return nil, err
@@ -120,8 +120,7 @@ func (c *Crew) Close() error {
 // Database is the name of a run's database.
 const Database = "soak"
 
-// Serve starts the server of a run, with a database that has the bug of the run, and tables that
-// are not of Dibs.
+// Serve starts the server of a run, with a database that has the bug of the run, and extra tables.
 func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, tables string) (err error) {
 	c.clock = config.Clock
 	if c.Plant != nil {
@@ -153,7 +152,7 @@ func (c *Crew) Open(ctx context.Context) (*postgres.Driver, error) {
 	return postgres.Open(ctx, c.Postgres.URL(Database), &postgres.Config{Logger: logger.Silent()})
 }
 
-// Ask has f ask the database.
+// Ask calls f with a connection to the database.
 func (c *Crew) Ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, c.Postgres.URL(Database))
 	if err != nil {
@@ -163,7 +162,7 @@ func (c *Crew) Ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
 	return f(conn)
 }
 
-// Number asks the database for one.
+// Number returns the number that a query of the database returns.
 func (c *Crew) Number(ctx context.Context, query string, args ...any) (n int64, err error) {
 	err = c.Ask(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, query, args...).Scan(&n) })
 	return n, err
@@ -181,8 +180,7 @@ func (c *Crew) Copy(ctx context.Context, table, query string, args ...any) error
 	})
 }
 
-// Rest ends the faults of the server: it is up, and its clock is right and need not be set any
-// more.
+// Rest ends the faults of the server: after it the server is up, and its clock stays right.
 func (c *Crew) Rest(ctx context.Context) error {
 	if c.clock {
 		up := c.Crashed()
@@ -195,7 +193,7 @@ func (c *Crew) Rest(ctx context.Context) error {
 	return errors.Join(c.Postgres.Start(ctx), c.Postgres.Await(ctx))
 }
 
-// Start starts a process that no slot is for, and that ends with the run.
+// Start starts a process without a slot, which ends with the run.
 func (c *Crew) Start(task any) (*server.Child, error) {
 	child, in, err := c.start(task)
 	if err != nil {
@@ -228,7 +226,7 @@ func (c *Crew) start(task any) (*server.Child, io.WriteCloser, error) {
 	return child, stdin, err
 }
 
-// Complain takes in that something is wrong with the run itself.
+// Complain records that something is wrong with the run itself.
 func (c *Crew) Complain(about string) {
 	c.Log.Warn().Msg(about)
 	c.mu.Lock()
@@ -236,21 +234,22 @@ func (c *Crew) Complain(about string) {
 	c.complaints = append(c.complaints, about)
 }
 
-// Complaints are about the run itself.
+// Complaints returns the complaints about the run itself.
 func (c *Crew) Complaints() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.complaints)
 }
 
-// Survivors are the processes that there were when all was over.
+// Survivors returns the processes that were alive at the end.
 func (c *Crew) Survivors() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.lasted)
 }
 
-// Answers is how often the server has answered, and without one how many records there are, about.
+// Answers returns how often the server has answered or, without a server, roughly how many records
+// there are.
 func (c *Crew) Answers() int64 {
 	if !c.serverless.Load() {
 		return c.answers.Load()
@@ -266,8 +265,8 @@ func (c *Crew) Answers() int64 {
 	return n / record
 }
 
-// AwaitAnswers waits until there are so many answers, but not for ever: the server may be down, or
-// nothing goes on. It reports whether ctx did not end.
+// AwaitAnswers waits until there are this many answers, but not for ever, because the server may be
+// down. It returns false if ctx has ended.
 func (c *Crew) AwaitAnswers(ctx context.Context, answers int64) bool {
 	const most = 10 * time.Second
 	every := 2 * time.Millisecond

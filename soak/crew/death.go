@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// A Point is a moment at which a process can be told to die.
+// A Point is a moment at which a process can die.
 type Point string
 
 // A Death is a SIGKILL that a client sends to itself, when it passes Point for the Turn-th time.
@@ -25,7 +25,7 @@ type Doom struct {
 // Lift lets the process live.
 func (d *Doom) Lift() { d.lifted.Store(true) }
 
-// Passed tells how often the point of its death was passed.
+// Passed returns how often the process has passed the point of its death.
 func (d *Doom) Passed() int64 { return d.passed.Load() }
 
 // due reports whether the moment of the death is now.
@@ -33,7 +33,7 @@ func (d *Doom) due(p Point) bool {
 	return p == d.Point && d.passed.Add(1) == d.Turn && !d.lifted.Load()
 }
 
-// Pass dies if this is the moment.
+// Pass kills the process if this is the moment.
 func (d *Doom) Pass(p Point) {
 	if !d.due(p) {
 		return

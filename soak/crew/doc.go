@@ -5,6 +5,6 @@
 //
 // A [Crew] is the side of the harness. Its processes are this program again, with a task in an
 // environment variable: main calls [RunProcess] first. A process goes on until its standard input
-// ends. When something is written to its input, the faults are over, and the process no more dies
-// at failpoints.
+// ends. When something is written to its input, the faults are over, and the process does not die
+// at failpoints any longer.
 package crew

@@ -13,9 +13,9 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A Fault comes again and again: after so many answers of the server, between Answers and twice as
-// many; or, with times, after a time between these and Answers at least, so that a slow machine
-// gets something done.
+// A Fault comes again and again: after a number of answers of the server between Answers and twice
+// that; or, with times, after a time between these and at least Answers answers, so that a slow
+// machine makes progress.
 type Fault struct {
 	Answers     int64
 	Least, Most time.Duration
@@ -31,7 +31,7 @@ const (
 	before = 3
 )
 
-// Enough reports whether the goal of a key is reached, as far as is known.
+// Enough reports whether the goal of a key is reached, as far as known.
 func (c *Crew) Enough(key string) bool {
 	counted := c.counted.Load()
 	return key != "" && c.Goals != nil && counted != nil && counted.Of(key) >= c.Goals[key]
@@ -135,14 +135,14 @@ func (c *Crew) count(ctx context.Context) (promise.Figures, error) {
 
 const patience = 2 * time.Second // for the answer of a server that may be down
 
-// Trouble records that a fault begins, and when the function that it returns is called that it has
+// Trouble records that a fault begins. The function that it returns records that the fault has
 // ended.
 func (c *Crew) Trouble(name, target string) (end func()) {
 	call := c.Nemesis.Begin(Event{Call: Faulted, Name: name, Target: target})
 	return func() { c.Nemesis.End(call, Event{Answer: OK}) }
 }
 
-// StopProcess stops a process for as long as until lasts.
+// StopProcess stops a process until the function until returns.
 func (c *Crew) StopProcess(s *Slot, until func(since int64)) {
 	child, process := s.Process()
 	call := c.Nemesis.Begin(Event{Call: Stop, Target: process})
@@ -156,8 +156,8 @@ func (c *Crew) StopProcess(s *Slot, until func(since int64)) {
 	c.Nemesis.End(call, a)
 }
 
-// KillServer kills the server, and starts it again: once in so many times after a while. Nothing
-// that holds Busy for reading meets it down.
+// KillServer kills the server, and starts it again, sometimes only after a while. While a caller
+// holds Busy for reading, the server is not down.
 func (c *Crew) KillServer(ctx context.Context, random *rand.Rand, times int, while time.Duration) error {
 	c.Busy.Lock()
 	defer c.Busy.Unlock()
@@ -188,7 +188,7 @@ func (c *Crew) Crashes(ctx context.Context, _ func()) error {
 	return c.Postgres.Crashes(ctx, c.Crashed)
 }
 
-// CutOff closes the connections of a process, or has the next answer to it lost.
+// CutOff closes the connections of a process, or loses the next answer to it.
 func (c *Crew) CutOff(ctx context.Context, s *Slot, random *rand.Rand) {
 	_, process := s.Process()
 	c.Nemesis.Begin(Event{Call: Cut, Target: process})
@@ -200,7 +200,7 @@ func (c *Crew) CutOff(ctx context.Context, s *Slot, random *rand.Rand) {
 		Dice{random}.Sooner(20*time.Millisecond))
 }
 
-// When is the rule that has a fault for some messages.
+// When returns the rule that has a fault for some messages.
 func When(is func(m pgproxy.Message) bool, fault pgproxy.Fault) pgproxy.Rule {
 	return func(m pgproxy.Message) pgproxy.Fault {
 		if is(m) {

@@ -45,7 +45,7 @@ func TurnOf(random *rand.Rand, most int) int64 {
 	return int64(math.Exp(random.Float64() * math.Log(float64(most))))
 }
 
-// Pool connects to a server that may be out of reach.
+// Pool returns a pool for a server that may be unreachable.
 func Pool(ctx context.Context, url string, connections int32) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -65,13 +65,13 @@ func NewDice(seed, i uint64) Dice { return Dice{rand.New(rand.NewPCG(seed, i))} 
 // Sooner returns a time of up to d.
 func (d Dice) Sooner(most time.Duration) time.Duration { return time.Duration(d.Int64N(int64(most))) }
 
-// Between returns a time between two.
+// Between returns a time between two times.
 func (d Dice) Between(least, most time.Duration) time.Duration { return least + d.Sooner(most-least) }
 
-// Often is true so many times in a hundred.
+// Often returns true with the given probability, in percent.
 func (d Dice) Often(percent int) bool { return d.IntN(100) < percent }
 
-// Pause waits, and reports whether ctx did not end.
+// Pause waits, and returns false if ctx has ended.
 func Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

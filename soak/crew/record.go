@@ -25,7 +25,7 @@ type Record[R any] interface {
 	Head() Head
 }
 
-// Now is the time, in microseconds since 1970.
+// Now returns the time, in microseconds since 1970.
 func Now() int64 { return time.Now().UnixMicro() }
 
 // A Recorder appends to the file of one process. It is safe for concurrent use.
@@ -35,16 +35,16 @@ type Recorder[R any, P Record[R]] struct {
 	op   int64
 }
 
-// NewRecorder makes the file of a process. The recorder's user closes it.
+// NewRecorder makes the file of a process. The caller closes the recorder.
 func NewRecorder[R any, P Record[R]](dir, process string) (*Recorder[R, P], error) {
 	file, err := os.OpenFile(filepath.Join(dir, process+promise.Ending), os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // to be read
 	return &Recorder[R, P]{file: file}, err
 }
 
-// Begin writes a call down. A process that cannot must not go on, and panics.
+// Begin records a call. If it cannot, it panics, because the process must not go on.
 func (r *Recorder[R, P]) Begin(c R) R { return r.Since(Now(), c) }
 
-// Since writes a call down that was made before, and changed nothing if it has no answer.
+// Since records a call that was made before, and that changed nothing if it has no answer.
 func (r *Recorder[R, P]) Since(at int64, c R) R {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +55,7 @@ func (r *Recorder[R, P]) Since(at int64, c R) R {
 	return c
 }
 
-// End writes the answer down.
+// End records the answer.
 func (r *Recorder[R, P]) End(c, answer R) {
 	of, head := P(&c).Head(), P(&answer).Head()
 	*head.Op, *head.Call, *head.At = *of.Op, *of.Call, Now()
@@ -90,9 +90,9 @@ const (
 	Faulted = "fault"
 
 	// Failover is the loss of a primary to an asynchronous standby, or of the messages written
-	// since a backup: from before the copy stopped to follow, so that all acknowledged before is in
-	// the copy, until the new primary accepts writes. Its answer has the Heads of the new primary
-	// before the first write there.
+	// since a backup. It begins before the copy stops following, so that everything acknowledged
+	// earlier is in the copy, and ends when the new primary accepts writes. Its answer has the
+	// Heads of the new primary before the first write there.
 	Failover = "failover"
 
 	// Overtake is the time after a failover in which only writers reach the new primary, so that it

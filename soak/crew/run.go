@@ -21,13 +21,14 @@ type Scenario struct {
 	Dump    func(ctx context.Context) error // copies what the store has in the end into the history
 }
 
-// ErrStuck is the error of [Scenario.Left] where nothing gets on any more.
+// ErrStuck is the error of [Scenario.Left] when there is no more progress.
 var ErrStuck = errors.New("nothing gets on")
 
 // Grace is how long a process may take to end after the end of its input.
 const Grace = 25 * time.Second
 
-// Run has a run, from its beginning to its history. The result are complaints about the run itself.
+// Run does a whole run, from its beginning to its history. It returns the complaints about the run
+// itself.
 func Run(ctx context.Context, config Config, begin func(c *Crew) (*Scenario, error)) (complaints []string, err error) {
 	c, err := New(ctx, config)
 	if err != nil {

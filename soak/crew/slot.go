@@ -17,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/soak/server"
 )
 
-// A Place is where a process begins.
+// A Place is the environment in which a process begins.
 type Place struct {
 	Process string // its name, that no other process has
 	Before  string // the name of the process that was in its slot before, "" if none was
@@ -54,7 +54,7 @@ type Client struct {
 	Task   func(p Place) any
 }
 
-// A Slot is a place for a process. A killed process is replaced. It is safe for concurrent use.
+// A Slot is a place for a process. It replaces a killed process. It is safe for concurrent use.
 type Slot struct {
 	Client
 
@@ -70,7 +70,7 @@ type Slot struct {
 	stopping bool
 }
 
-// Add makes a slot: it starts a process, and another each time that it ended.
+// Add makes a slot: it starts a process, and another each time that the process has ended.
 func (c *Crew) Add(client Client) (*Slot, error) {
 	s := &Slot{Client: client, crew: c, over: make(chan struct{})}
 	if c.serverless.Store(s.Socket == ""); s.Socket != "" {
@@ -102,7 +102,7 @@ func (c *Crew) Slots(roles ...string) (found []*Slot) {
 	return found
 }
 
-// Any draws a slot of some roles, or of all. There is one.
+// Any draws a slot of these roles, or of all. There must be at least one.
 func (c *Crew) Any(random *rand.Rand, roles ...string) *Slot {
 	all := c.Slots(roles...)
 	return all[random.IntN(len(all))]
@@ -228,21 +228,21 @@ func (c *Crew) Stop(grace time.Duration, roles ...string) {
 	all.Wait()
 }
 
-// Process returns the present process, and its name.
+// Process returns the current process, and its name.
 func (s *Slot) Process() (child *server.Child, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.child, s.process
 }
 
-// Signal sends a signal to the present process, and returns it.
+// Signal sends a signal to the current process, and returns the process.
 func (s *Slot) Signal(signal syscall.Signal) *server.Child {
 	child, _ := s.Process()
 	child.Signal(signal)
 	return child
 }
 
-// Kill kills the process. Another takes its place.
+// Kill kills the process. Another replaces it.
 func (s *Slot) Kill() { s.Signal(syscall.SIGKILL) }
 
 // hear is the rule of the proxy. It follows the rule of the present fault, if there is one.
@@ -259,8 +259,8 @@ func (s *Slot) hear(m pgproxy.Message) pgproxy.Fault {
 	return pgproxy.Pass
 }
 
-// Under has a rule for the connections of the process for a time, unless there is one, and reports
-// whether.
+// Under sets a rule for the connections of the process for a time, unless they have a rule, and
+// reports whether it did.
 func (s *Slot) Under(ctx context.Context, rule pgproxy.Rule, d time.Duration) bool {
 	if !s.rule.CompareAndSwap(nil, &rule) {
 		return false
@@ -274,5 +274,5 @@ func (s *Slot) Under(ctx context.Context, rule pgproxy.Rule, d time.Duration) bo
 // Sever closes the connections of the process.
 func (s *Slot) Sever() { s.proxy.Sever() }
 
-// Retarget has the next connections go to another server.
+// Retarget makes the next connections go to another server.
 func (s *Slot) Retarget(socket string) { s.proxy.Retarget(socket) }

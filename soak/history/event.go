@@ -65,7 +65,7 @@ type Event struct {
 	Target  string   `json:"target,omitempty"` // the member of a group
 	Note    string   `json:"note,omitempty"`   // an error's text
 
-	// Actual is the version that was answered, or met by a write that conflicted.
+	// Actual is the version in the answer, or the version that a conflicting write found.
 	Actual messagestore.Version `json:"actual,omitempty"`
 
 	Consumer string                      `json:"consumer,omitempty"`
@@ -93,7 +93,7 @@ type Append struct {
 	Expected messagestore.Version    `json:"expected,omitempty"`
 	Messages []Message               `json:"messages,omitempty"`
 
-	// The answer: of the last message, as in messagestore.Written.
+	// The answer about the last message, as in messagestore.Written.
 	Version   messagestore.Version        `json:"version,omitempty"`
 	Global    messagestore.GlobalPosition `json:"global,omitempty"`
 	Duplicate bool                        `json:"duplicate,omitempty"`
@@ -105,7 +105,7 @@ type Message struct {
 	Value uint64    `json:"value,omitempty"` // in its data, and in no other message that was not sent as its copy
 	Hash  int64     `json:"hash,omitempty"`  // of its content: see Hash
 
-	// Where it was when it was read.
+	// The place of the message when it was read.
 	Position messagestore.Version        `json:"position,omitempty"`
 	Global   messagestore.GlobalPosition `json:"global,omitempty"`
 }
@@ -124,7 +124,7 @@ type Recorder = crew.Recorder[Event, *Event]
 
 // Hash returns a hash of a message's content: its type, its data byte for byte, and its metadata as
 // canonical JSON, so that equal metadata have equal hashes in any spelling. It fails for metadata
-// that are not JSON. All are as the sender gave them.
+// that are not JSON. The arguments must be what the sender passed.
 func Hash(messageType string, data, metadata json.RawMessage) (int64, error) {
 	h := fnv.New64a()
 	h.Write([]byte(messageType))

@@ -32,7 +32,7 @@ const (
 	healTime = ttl + 2*time.Second
 )
 
-// Category has the intents.
+// Category is the category of the intents.
 const Category messagestore.Category = "payment:intent"
 
 // table has the rows that are written in the transactions of confirmations.

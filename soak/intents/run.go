@@ -24,7 +24,7 @@ import (
 	"github.com/dibs-go/dibs/soak/server"
 )
 
-// Options say how a run is to be.
+// Options configure a run.
 type Options struct {
 	crew.Options
 	Processes  int
@@ -55,8 +55,8 @@ var folder embed.FS
 // Promises are the promises that a run is checked for.
 var Promises = must.New(fs.Sub(folder, "promises"))
 
-// Run has processes work on intents while there are faults, and leaves all that [promise.Check]
-// needs. The result are complaints about the processes themselves.
+// Run lets processes work on intents during faults, and leaves everything that [promise.Check]
+// needs. It returns the complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	r := &run{Options: o, commits: make(chan struct{})}
 	return crew.Run(ctx, crew.Config{

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Some returns so many of the bugs, the next ones for the next turn; for none, all.
+// Some returns count of the bugs, and for the next turn the next ones; or all if count is 0.
 func Some(count int, turn uint64) []*Mutant {
 	all := All()
 	if count <= 0 || count >= len(all) {
@@ -19,7 +19,7 @@ func Some(count int, turn uint64) []*Mutant {
 	return some
 }
 
-// Named returns the bugs of these names.
+// Named returns the bugs with these names.
 func Named(names ...string) ([]*Mutant, error) {
 	all := All()
 	var found []*Mutant

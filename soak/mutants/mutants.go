@@ -34,5 +34,5 @@ func (m *Mutant) Where() string {
 	return strings.Join(places, ", ")
 }
 
-// All returns every bug there is, always in the same order.
+// All returns all bugs, always in the same order.
 func All() []*Mutant { return must.New(parse(text)) }

@@ -17,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/soak/work"
 )
 
-// A Scene is a load, and faults, that provoke some bugs.
+// A Scene is a load, with faults, that provokes some bugs.
 type Scene struct {
 	Name     string
 	Time     time.Duration // of the first run
@@ -37,7 +37,7 @@ func (s *Scene) Options(m *Mutant, seed uint64, round int) crew.Options {
 	return o
 }
 
-// Run has one.
+// Run runs the scene.
 func (s *Scene) Run(ctx context.Context, o crew.Options) (complaints []string, err error) {
 	return s.run(ctx, o)
 }

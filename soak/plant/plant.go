@@ -1,4 +1,4 @@
-// Package plant puts bugs into Dibs, so that it can be seen that a soak finds them.
+// Package plant puts bugs into Dibs, to show that a soak finds them.
 package plant
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A Mutant is a bug that a run has, so that it can be seen that the soak finds it.
+// A Mutant is a bug in a run, to show that the soak finds it.
 type Mutant struct {
 	Go       []Edit   // of the clients' program: In is a folder of a package, from the repository's root
 	SQL      []Edit   // of the schema: In is a function
@@ -24,8 +24,8 @@ type Mutant struct {
 // An Edit replaces Old by New. Old must occur exactly once, with any white space.
 type Edit struct{ In, Old, New string }
 
-// Plant edits the functions of a migrated database. An edit that does not match is an error:
-// without the bug the run would say nothing.
+// Plant edits the functions of a migrated database. An edit that does not match is an error,
+// because a run without the bug would be meaningless.
 func (m *Mutant) Plant(ctx context.Context, conn *pgx.Conn) error {
 	for _, e := range m.SQL {
 		if err := e.plant(ctx, conn); err != nil {
@@ -120,8 +120,8 @@ func Root(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(said)), nil
 }
 
-// Build builds the soak with the bug, which go build reads from an overlay: no file of the
-// repository changes. It returns the program's path, in dir.
+// Build builds the soak with the bug and returns the program's path, in dir. go build reads the bug
+// from an overlay, so no file of the repository changes.
 func (m *Mutant) Build(ctx context.Context, root, dir string) (program string, err error) {
 	overlay, err := m.writeOverlay(root, dir)
 	if err != nil {

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// A Figure is a number of a run. A run that does too little shows nothing.
+// A Figure is a number that describes a run. A run that does too little is meaningless.
 type Figure struct {
 	Key, Name string
 	N         int
 }
 
-// Figures are all of them, in the order of their table.
+// Figures are all figures of a run, in the order of the table.
 type Figures []Figure
 
-// Goals are how much a run is to do, by the keys of figures.
+// Goals are how much a run must do, by the keys of figures.
 type Goals map[string]int
 
 // Times returns goals that are k times as high.
@@ -36,7 +36,7 @@ func (g Goals) With(others Goals) Goals {
 	return all
 }
 
-// Of returns the figure of a key.
+// Of returns the figure with a key.
 func (f Figures) Of(key string) int {
 	for _, one := range f {
 		if one.Key == key {
@@ -46,7 +46,7 @@ func (f Figures) Of(key string) int {
 	return 0
 }
 
-// Plus returns the sum of the figures of two runs of a scenario, of which the first may have none.
+// Plus returns the sum of the figures of two runs of a scenario, with the keys of other.
 func (f Figures) Plus(other Figures) (sum Figures) {
 	for _, one := range other {
 		one.N += f.Of(one.Key)
@@ -103,7 +103,7 @@ func (f Figures) Table(goals Goals) string {
 	return b.String()
 }
 
-// Progress has the rest of the goals that are known while a run goes on, in one line.
+// Progress returns, in one line, the rest of the goals that are known during a run.
 func (f Figures) Progress(goals Goals, took time.Duration) string {
 	missed := f.short(goals)
 	if len(missed) == 0 {

@@ -41,7 +41,7 @@ import (
 // Never is the end of a call if the process died before the answer.
 const Never = int64(1)<<62 - 1
 
-// Ending ends the name of the file of a process's calls.
+// Ending is the extension of a file with a process's calls.
 const Ending = ".calls"
 
 // File is the name of a history's database, in the folder of its run.
@@ -72,7 +72,7 @@ type History struct {
 	tail  map[string]int64 // how far each file is read
 }
 
-// Open opens the history of the run in a folder, or begins it. Its caller closes it.
+// Open opens the history of the run in a folder, or begins it. The caller closes it.
 func Open(ctx context.Context, dir string, files fs.FS) (*History, error) {
 	const pragmas = "?_pragma=journal_mode(memory)&_pragma=synchronous(off)&_pragma=cache_size(-65536)&_pragma=temp_store(file)"
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, File)+pragmas)
@@ -90,10 +90,10 @@ func Open(ctx context.Context, dir string, files fs.FS) (*History, error) {
 	return h, nil
 }
 
-// Close closes it.
+// Close closes the history.
 func (h *History) Close() error { return h.db.Close() }
 
-// Exec changes it.
+// Exec runs a statement that changes the history.
 func (h *History) Exec(ctx context.Context, statement string, args ...any) error {
 	_, err := h.db.ExecContext(ctx, statement, args...)
 	return err
@@ -115,8 +115,8 @@ func (h *History) run(ctx context.Context, name string) error {
 	return nil
 }
 
-// Gather takes in the lines that were added to the files of processes. A last line that was torn is
-// left out.
+// Gather adds the new lines of the processes' files to the history. It leaves out an incomplete
+// last line.
 func (h *History) Gather(ctx context.Context) error {
 	paths, err := filepath.Glob(filepath.Join(h.dir, "*"+Ending))
 	if err != nil {
@@ -219,7 +219,7 @@ func (h *History) Fill(ctx context.Context, table string, rows Rows) error {
 	return tx.Commit()
 }
 
-// A Rule is the id of a promise, or of a part of it that has a query of its own.
+// A Rule is the id of a promise, or of a part of a promise with its own query.
 type Rule string
 
 // A Verdict is the outcome of a check.
@@ -233,7 +233,7 @@ type Verdict struct {
 
 const findingsEach = 5
 
-// Passed reports whether no rule was broken.
+// Passed reports whether all rules hold.
 func (v *Verdict) Passed() bool { return len(v.Broken) == 0 }
 
 // String returns whether each rule holds, and then the findings.
@@ -257,7 +257,7 @@ func (v *Verdict) String() string {
 	return b.String()
 }
 
-// Rules are the promises of a folder.
+// Rules returns the promises of a folder.
 func Rules(files fs.FS) (all []Rule, err error) {
 	names, err := fs.Glob(files, "*.sql")
 	for _, name := range names {
@@ -268,7 +268,7 @@ func Rules(files fs.FS) (all []Rule, err error) {
 	return all, err
 }
 
-// Check holds the history against each promise.
+// Check checks the history against each promise.
 func (h *History) Check(ctx context.Context) (*Verdict, error) {
 	v := &Verdict{Broken: map[Rule]int{}}
 	if err := h.run(ctx, "tables.sql"); err != nil {
@@ -333,7 +333,7 @@ func (h *History) Figures(ctx context.Context) (all Figures, err error) {
 	return all, nil
 }
 
-// Check holds the history of the run in a folder against the promises of a scenario.
+// Check checks the history of the run in a folder against the promises of a scenario.
 func Check(ctx context.Context, dir string, files fs.FS) (*Verdict, error) {
 	h, err := Open(ctx, dir, files)
 	if err != nil {

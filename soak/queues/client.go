@@ -69,7 +69,7 @@ type Mail struct {
 	N int `json:"n"`
 }
 
-// MessageType returns the type.
+// MessageType implements [messagestore.Body].
 func (Mail) MessageType() string { return "Mail" }
 
 // RunProcess does the work of a process of a run, if this is such a process, and then exits. Call

@@ -27,7 +27,7 @@ func answerOf(err error) Record {
 	return Record{Answer: Failed, Note: err.Error()}
 }
 
-// QueueTake records takes that end deliveries before they are sent, and others if they were given
+// QueueTake records takes that end deliveries before they are sent, and other takes if they got
 // something.
 func (d *recording) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
 	began := crew.Now()

@@ -66,7 +66,7 @@ type End struct {
 	Told     string `json:"is,omitempty"` // d, l or o
 }
 
-// A Given is an item that a take was given.
+// A Given is an item that a take got.
 type Given struct {
 	Position int64  `json:"p"`
 	Version  int    `json:"v"`

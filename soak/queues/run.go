@@ -17,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// Options say how a run is to be.
+// Options configure a run.
 type Options struct {
 	crew.Options
 	Processes int   // that work
@@ -55,14 +55,14 @@ const (
 	Ending  Scene = "ending"  // sessions end while completions are on their way
 )
 
-// Scenes are those with goals of their own.
+// Scenes are the scenes with their own goals.
 var Scenes = []Scene{Clock, Poison, HotKey, Ending}
 
 // kills reports whether processes are killed in the scene, but by their own items.
 func (s Scene) kills() bool { return s == Usual || s == Clock }
 
-// Run has processes work on a queue while there are faults, and leaves all that [promise.Check]
-// needs. The result are complaints about the processes themselves.
+// Run lets processes work on a queue during faults, and leaves everything that [promise.Check]
+// needs. It returns the complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	if o.Scene == HotKey {
 		o.Processes, o.Workers, o.Inserters = 1, 1, 1

@@ -31,7 +31,7 @@ const (
 	postKeys    = 40
 )
 
-// An Order is the input of a saga: the steps that it has.
+// An Order is the input of a saga, which determines its steps.
 type Order struct {
 	Lines   int  `json:"lines"`
 	Beside  bool `json:"beside"` // two steps side by side

@@ -22,7 +22,7 @@ import (
 	"github.com/dibs-go/dibs/soak/server"
 )
 
-// Options say how a run is to be.
+// Options configure a run.
 type Options struct {
 	crew.Options
 	Runners   int  // processes
@@ -55,8 +55,8 @@ const rowsTable = "soak_rows"
 
 const tables = "create table " + rowsTable + " (saga text not null, step text not null, what text not null, process text not null)"
 
-// Run has processes run sagas, timers and a relay while there are faults, and leaves all that
-// [promise.Check] needs. The result are complaints about the processes themselves.
+// Run lets processes run sagas, timers and a relay during faults, and leaves everything that
+// [promise.Check] needs. It returns the complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	return crew.Run(ctx, crew.Config{
 		Options: o.Options, Variable: Variable, Log: log, Promises: Promises,

@@ -14,9 +14,8 @@ import (
 	"github.com/dibs-go/dibs/internal/localserver"
 )
 
-// A PgBouncer stands before a server and hands its clients' transactions to fewer
-// connections. It listens on a Unix socket in its own folder. It is safe for concurrent
-// use.
+// A PgBouncer stands in front of a server and runs its clients' transactions on fewer connections.
+// It listens on a Unix socket in its own folder. It is safe for concurrent use.
 type PgBouncer struct {
 	dir, program string
 	owner        *syscall.Credential
@@ -95,8 +94,7 @@ func (b *PgBouncer) await(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends it at once, and with it all connections through it, and waits until it is
-// gone.
+// Kill ends it at once, with all connections through it, and waits until it is gone.
 func (b *PgBouncer) Kill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,10 +102,10 @@ func (b *PgBouncer) Kill() {
 	<-b.process.Done()
 }
 
-// Socket is the path of the socket that it answers on.
+// Socket returns the path of its socket.
 func (b *PgBouncer) Socket() string { return filepath.Join(b.dir, ".s.PGSQL.6432") }
 
-// Log is the path of its log.
+// Log returns the path of its log.
 func (b *PgBouncer) Log() string { return filepath.Join(b.dir, "log") }
 
 // url returns the URL of a database behind it.

@@ -32,14 +32,14 @@ func FakeClock() (string, error) {
 // clock is the file that says how far the clock of a server is off.
 func (p *Postgres) clock() string { return filepath.Join(p.dir, "clock") }
 
-// SetClock puts the wall clock of all processes of a server off by so much from now on, but not
-// the clock that they measure durations by. The server was made with [PostgresConfig.Clock].
+// SetClock shifts the wall clock of all processes of a server from now on, but not the clock by
+// which they measure durations. The server must have [PostgresConfig.Clock].
 func (p *Postgres) SetClock(off time.Duration) error {
 	return p.writeClock(fmt.Sprintf("%+d\n", int64(off.Seconds())))
 }
 
-// FreezeClock has the clock of a server stand at a second, until it is set. The server was made
-// with [PostgresConfig.Clock].
+// FreezeClock stops the clock of a server at a second, until it is set. The server must have
+// [PostgresConfig.Clock].
 func (p *Postgres) FreezeClock(at time.Time) error {
 	return p.writeClock(at.Local().Format(time.DateTime) + "\n") //nolint:gosmopolitan // it is read so
 }

@@ -18,8 +18,8 @@ import (
 // keeperVariable is set in the environment of the keeper: the folder it keeps.
 const keeperVariable = "DIBS_SOAK_KEEP"
 
-// A Keeper removes a folder, and all that runs and is mounted below it, when the harness
-// ends, be it by kill -9. Pdeathsig alone does not reach a server that is paused.
+// A Keeper removes a folder, with everything that runs or is mounted below it, when the harness
+// ends, even by kill -9. Pdeathsig alone does not reach a paused server.
 type Keeper struct {
 	dir  string
 	cmd  *exec.Cmd
@@ -27,8 +27,8 @@ type Keeper struct {
 	once func() error
 }
 
-// NewKeeper makes a folder for a run below base and has a process keep it. Its caller
-// has called [RunKeeper] first in main.
+// NewKeeper makes a folder for a run below base and starts a process that keeps it. main must call
+// [RunKeeper] first.
 func NewKeeper(base string) (*Keeper, error) {
 	owner, err := localserver.Unprivileged()
 	if err != nil {
@@ -59,13 +59,13 @@ func NewKeeper(base string) (*Keeper, error) {
 	return k, nil
 }
 
-// Dir is the folder of the run.
+// Dir returns the folder of the run.
 func (k *Keeper) Dir() string { return k.dir }
 
 // Close removes the folder and ends the processes below it. It may be called twice.
 func (k *Keeper) Close() error { return k.once() }
 
-// RunKeeper does a keeper's work if this process is one, and then ends it.
+// RunKeeper does the work of a keeper, if this process is a keeper, and then exits.
 func RunKeeper() {
 	dir := os.Getenv(keeperVariable)
 	if dir == "" {

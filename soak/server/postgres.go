@@ -26,14 +26,14 @@ const (
 	changeTimeout = 60 * time.Second
 )
 
-// PostgresConfig says how a PostgreSQL is started.
+// PostgresConfig configures a PostgreSQL.
 type PostgresConfig struct {
 	// Settings are extra settings of the server, such as "work_mem=1MB".
 	//
 	// Defaults to no extra settings.
 	Settings []string
 
-	// Clock has [Postgres.SetClock] set the server's clock. It takes libfaketime.
+	// Clock allows [Postgres.SetClock] to set the server's clock. It needs libfaketime.
 	//
 	// Defaults to false.
 	Clock bool
@@ -55,9 +55,8 @@ type Postgres struct {
 	ready   int
 }
 
-// NewPostgres makes a cluster in a folder below dir, which belongs to a [Keeper], and
-// starts it. The binaries are those in the folder that POSTGRES_BIN names, or the newest
-// of Debian's.
+// NewPostgres makes a cluster in a folder below dir, which belongs to a [Keeper], and starts it. It
+// uses the binaries in the folder POSTGRES_BIN, or Debian's newest.
 func NewPostgres(ctx context.Context, dir, name string, config *PostgresConfig) (*Postgres, error) {
 	p, err := newPostgres(dir, name)
 	if err != nil {
@@ -134,7 +133,7 @@ func (p *Postgres) Start(ctx context.Context) error {
 	return p.await(ctx)
 }
 
-// Await returns once the server answers.
+// Await returns when the server answers.
 func (p *Postgres) Await(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,8 +154,8 @@ func (p *Postgres) await(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends all processes of the server at once, as a loss of power would but for data
-// that the kernel has not written yet, and waits until they are gone.
+// Kill ends all processes of the server at once, and waits until they are gone. It is like a loss
+// of power, except that the kernel still writes its data.
 func (p *Postgres) Kill() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,7 +201,7 @@ func (p *Postgres) Backends() []Backend {
 	return backends
 }
 
-// Signal sends a signal to a process of the server, and reports whether it is still one.
+// Signal sends a signal to a process of the server, and reports whether the process still exists.
 func (p *Postgres) Signal(pid int, sig syscall.Signal) bool {
 	cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
 	return err == nil && cwd == filepath.Join(p.dir, "data") && syscall.Kill(pid, sig) == nil
@@ -223,7 +222,7 @@ func kind(title string) string {
 	return ClientBackend
 }
 
-// Amcheck has pg_amcheck look at all tables and indexes of a database, and returns its findings.
+// Amcheck runs pg_amcheck on all tables and indexes of a database, and returns its findings.
 func (p *Postgres) Amcheck(ctx context.Context, database string) (found string, err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "pg_amcheck"), "--host", p.dir, "--port", "5432", "--username", "postgres", database)
 	said, err := cmd.CombinedOutput()
@@ -236,14 +235,14 @@ func (p *Postgres) Amcheck(ctx context.Context, database string) (found string, 
 	return "", nil
 }
 
-// PID is the postmaster's.
+// PID returns the postmaster's process id.
 func (p *Postgres) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.process.PID()
 }
 
-// Running reports whether the postmaster is there.
+// Running reports whether the postmaster exists.
 func (p *Postgres) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -255,14 +254,14 @@ func (p *Postgres) URL(database string) string {
 	return fmt.Sprintf("postgres://postgres@/%s?host=%s&port=5432", database, p.dir)
 }
 
-// Socket is the path of the socket that the server answers on.
+// Socket returns the path of the server's socket.
 func (p *Postgres) Socket() string { return filepath.Join(p.dir, ".s.PGSQL.5432") }
 
-// Name is the name that the server was given when it was made.
+// Name returns the name of the server.
 func (p *Postgres) Name() string { return filepath.Base(p.dir) }
 
-// Ready returns how often the server has said in its log that it is ready for
-// connections. It reads on from where it read before.
+// Ready returns how often the server has logged that it is ready for connections. It reads on from
+// where it stopped before.
 func (p *Postgres) Ready() (int, error) {
 	p.reading.Lock()
 	defer p.reading.Unlock()
@@ -284,7 +283,7 @@ func (p *Postgres) Ready() (int, error) {
 	return p.ready, nil
 }
 
-// Log is the path of the server's log.
+// Log returns the path of the server's log.
 func (p *Postgres) Log() string { return filepath.Join(p.dir, "log") }
 
 func (p *Postgres) lastOfLog() string {
@@ -300,7 +299,7 @@ func (p *Postgres) lastOfLog() string {
 	return string(bytes.TrimSpace(said))
 }
 
-// NewDatabase makes a database, and connects to it. Its caller closes the connection.
+// NewDatabase makes a database, and connects to it. The caller closes the connection.
 func (p *Postgres) NewDatabase(ctx context.Context, name string) (*pgx.Conn, error) {
 	admin, err := pgx.Connect(ctx, p.URL("postgres"))
 	if err != nil {

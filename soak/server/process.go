@@ -25,8 +25,8 @@ type Child struct {
 	stderr *tail
 }
 
-// StartChild starts cmd, which dies with this process however that ends. Its output on
-// standard error is kept, the last of it, and written to said.
+// StartChild starts cmd, which dies with this process even if that is killed. The last part of its
+// standard error is kept, and written to said.
 func StartChild(cmd *exec.Cmd, said io.Writer) (*Child, error) {
 	c := &Child{stderr: &tail{}}
 	cmd.Stderr = io.MultiWriter(c.stderr, said)
@@ -42,7 +42,7 @@ func (c *Child) Kill() {
 	<-c.Done()
 }
 
-// Ended says how the child ended: nil for exit status 0. It waits for it.
+// Ended waits for the child's end and returns how it ended: nil for exit status 0.
 func (c *Child) Ended() error {
 	state := c.State()
 	if state.Success() {
@@ -51,10 +51,10 @@ func (c *Child) Ended() error {
 	return fmt.Errorf("%s: %s", state, c.stderr.String())
 }
 
-// ExitCode is the child's exit status, -1 if a signal ended it. It waits for the end.
+// ExitCode waits for the child's end and returns its exit status, or -1 if a signal ended it.
 func (c *Child) ExitCode() int { return c.State().ExitCode() }
 
-// Killed reports whether a SIGKILL ended the child. It waits for the end.
+// Killed waits for the child's end and reports whether a SIGKILL ended it.
 func (c *Child) Killed() bool {
 	status, ok := c.State().Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL

@@ -41,8 +41,8 @@ func (p *Postgres) backup(ctx context.Context, name string, options ...string) (
 	return b, b.command(ctx, "pg_basebackup", args...)
 }
 
-// WaitForStandby has commits of p wait from now on until its one standby has them, and
-// returns once each does.
+// WaitForStandby makes commits of p wait from now on until its standby has them, and returns when
+// all commits do.
 func (p *Postgres) WaitForStandby(ctx context.Context) error {
 	if err := p.exec(ctx, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()"); err != nil {
 		return err
@@ -55,10 +55,10 @@ func (p *Postgres) WaitForStandby(ctx context.Context) error {
 	return p.exec(ctx, "checkpoint")
 }
 
-// StopFollowing has the standby follow its primary no more. Every commit before the call
-// is on the standby.
+// StopFollowing makes the standby stop following its primary. Every commit before the call is on
+// the standby.
 //
-// To pause the process that receives would not do: the bytes in its socket would
+// Pausing the process that receives would not be enough, because the bytes in its socket would
 // arrive.
 func (p *Postgres) StopFollowing(ctx context.Context, primary *Postgres) error {
 	var end string
@@ -79,7 +79,7 @@ func (p *Postgres) StopFollowing(ctx context.Context, primary *Postgres) error {
 	return p.until(ctx, "select not exists (select from pg_stat_wal_receiver)")
 }
 
-// Promote makes a primary of the standby, and returns once it is one.
+// Promote promotes the standby, and returns when it is a primary.
 func (p *Postgres) Promote(ctx context.Context) error {
 	if err := p.exec(ctx, "select pg_promote(false)"); err != nil {
 		return err

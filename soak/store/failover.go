@@ -23,8 +23,8 @@ import (
 	"github.com/dibs-go/dibs/soak/work"
 )
 
-// Failovers are how often the primary is lost, and its successors. They come one after
-// the other, under load, instead of the faults that a seed draws.
+// Failovers are how often the primary, and then its successors, are lost. They come one after the
+// other, under load, instead of the faults that a seed draws.
 type Failovers struct {
 	Sync     int // a standby that commits wait for
 	Async    int // a standby that lacks the last acknowledged messages
@@ -32,10 +32,10 @@ type Failovers struct {
 	PutBacks int // the files of such a backup, started as they are: the timeline stays the same
 }
 
-// Total is how many there are.
+// Total returns the number of failovers.
 func (f Failovers) Total() int { return f.Sync + f.Lossy() }
 
-// Lossy is how many lose something that was acknowledged.
+// Lossy returns how many failovers lose something acknowledged.
 func (f Failovers) Lossy() int { return f.Async + f.Restores + f.PutBacks }
 
 // madeInHand reports whether a violation is about a message that a handler makes from another. If a
@@ -59,7 +59,7 @@ func (f Failovers) schedule(random *rand.Rand) []string {
 	return all
 }
 
-// Ways are how often there is each, by name.
+// Ways returns how often each kind comes, by name.
 func (f Failovers) Ways() map[string]int {
 	return map[string]int{SyncLoss: f.Sync, AsyncLoss: f.Async, RestoreLoss: f.Restores, PutBackLoss: f.PutBacks}
 }

@@ -59,7 +59,7 @@ type Options struct {
 	Load  work.Load
 }
 
-// Draw fills in the options that depend on the seed alone.
+// Draw fills in the options that depend only on the seed.
 func (o *Options) Draw() {
 	random := rand.New(rand.NewPCG(o.Seed, 0x0975))
 	o.Gap = crew.Dice{Rand: random}.Between(time.Second, 4*time.Second)
@@ -93,7 +93,7 @@ func (o *Options) Press() {
 	o.Load.Mix, o.Load.Interval, o.Load.Batch = work.Usual, 50, 100
 }
 
-// Crowded sets the load of a run in which members come and go: a little for each, with many
+// Crowded sets the load of a run in which members come and go: little work for each, with many
 // checkpoints.
 func (o *Options) Crowded() {
 	o.Life, o.Load.Goroutines, o.Load.Categories, o.Load.Streams, o.Load.Pause = 5000, 2, 1, 60, 20
@@ -154,8 +154,8 @@ type run struct {
 	ready int // how often the server had been there by its last kill
 }
 
-// Run torments a store, and leaves all that its check needs. The result are complaints about the
-// run itself.
+// Run runs faults on a store, and leaves everything that its check needs. It returns the complaints
+// about the run itself.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	chosen, err := o.choose()
 	if err != nil {
@@ -412,7 +412,7 @@ func (r *run) rest(ctx context.Context) (err error) {
 	return err
 }
 
-// Chosen returns the names of the faults that there were to choose from.
+// Chosen returns the names of the faults from which the run could choose.
 func (o *Options) Chosen() (names []string) {
 	if o.Failovers.Total() > 0 {
 		return o.Failovers.names()

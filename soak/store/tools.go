@@ -28,7 +28,7 @@ const (
 	syncError = "sync-error"
 )
 
-// Missing returns the faults that there cannot be here, by name, and why.
+// Missing returns the faults that are impossible here, by name, with the reasons.
 func Missing(ctx context.Context) map[string]string {
 	missing := map[string]string{}
 	if _, err := server.FakeClock(); err != nil {
@@ -40,7 +40,7 @@ func Missing(ctx context.Context) map[string]string {
 	return missing
 }
 
-// NotDone returns the faults that were asked for and cannot be, with the reason.
+// NotDone returns the faults that were requested and are impossible, with the reasons.
 func (o *Options) NotDone() (faults []string) {
 	for _, name := range slices.Sorted(maps.Keys(o.Missing)) {
 		asked := len(o.Faults) == 0 || slices.Contains(o.Faults, name)

@@ -16,7 +16,7 @@ type Do struct {
 	Amount int    `json:"amount"`
 }
 
-// MessageType is the same for ever.
+// MessageType implements [messagestore.Body]. It never changes.
 func (Do) MessageType() string { return commandType }
 
 // key is the command's.

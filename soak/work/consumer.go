@@ -206,7 +206,7 @@ type effect struct {
 
 const effectType = "Done"
 
-// MessageType is the same for ever.
+// MessageType implements [messagestore.Body]. It never changes.
 func (effect) MessageType() string { return effectType }
 
 // EffectOf returns the idempotence key that has the message as its effect, or "".
@@ -218,8 +218,8 @@ func EffectOf(m *messagestore.Message) string {
 	return e.Key
 }
 
-// EffectCategory is where a consumer writes its effects: one stream for each that it
-// reads, in which the effect of a message has the message's own position.
+// EffectCategory returns the category of a consumer's effects: one stream for each stream that it
+// reads, in which the effect of a message has the position of the message.
 func EffectCategory(consumerName string) messagestore.Category {
 	return messagestore.Category("done:" + consumerName)
 }
@@ -381,7 +381,7 @@ type watchedStore struct {
 	runs  bool   // one has begun
 }
 
-// Epoch tells the consumer the store's. It asks when it begins, and while it runs.
+// Epoch returns the store's epoch. The consumer calls it when it begins, and while it runs.
 func (s *watchedStore) Epoch(ctx context.Context) (string, error) {
 	now, err := s.recorder.Epoch(ctx)
 	if err == nil {
@@ -392,7 +392,8 @@ func (s *watchedStore) Epoch(ctx context.Context) (string, error) {
 	return now, err
 }
 
-// Last implements [consumer.Store]. Only a run that begins asks for the last entry of the ledger.
+// Last implements [consumer.Store]. A consumer reads the last entry of the ledger only when it
+// begins a run.
 func (s *watchedStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	if stream == s.watched.task.Category.WithType("position").Stream(s.watched.task.Consumer) {
 		s.mu.Lock()

@@ -28,7 +28,7 @@ const (
 	PoisonType = "Poison" // what some consumers park
 )
 
-// Canary is in every message and in every password; no log line may have it.
+// Canary is in every message and in every password; log lines must never have it.
 const Canary = "canary-5e1f7a"
 
 // A content makes messages of any size with hostile content. It has one user.

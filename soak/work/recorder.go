@@ -30,7 +30,7 @@ func newRecorder(store *messagestore.Store, driver messagestore.Driver, j journa
 	return &recorder{store, driver, j, process, &atomic.Bool{}}
 }
 
-// Write is messagestore.Store's.
+// Write is like messagestore.Store.Write.
 func (r *recorder) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
 	write := messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: identified(bodies)}
 	call, err := r.begin(history.Write, write)
@@ -46,7 +46,7 @@ func (r *recorder) Write(ctx context.Context, stream messagestore.StreamName, ex
 	return written, r.end(call, []messagestore.Written{written}, err)
 }
 
-// WriteStreams is messagestore.Store's.
+// WriteStreams is like messagestore.Store.WriteStreams.
 func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error) {
 	for i := range writes {
 		writes[i].Bodies = identified(writes[i].Bodies)
@@ -64,7 +64,8 @@ func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.Stre
 	return written, r.end(call, written, err)
 }
 
-// TryWriteStreams is messagestore.Store's. A [messagestore.Conflict] is a conflict in the history.
+// TryWriteStreams is like messagestore.Store.TryWriteStreams. A [messagestore.Conflict] is a
+// conflict in the history.
 func (r *recorder) TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
 	for i := range writes {
 		writes[i].Bodies = identified(writes[i].Bodies)
@@ -101,8 +102,8 @@ func conflictOf(writes []messagestore.StreamWrite, met *messagestore.Conflict) *
 	return &messagestore.VersionConflictError{Stream: writes[0].Stream, Expected: writes[0].Expected, Actual: writes[0].Expected}
 }
 
-// Version is messagestore.Store's. A handler, or a consumer, that decides by a version witnesses
-// it.
+// Version is like messagestore.Store.Version. If a handler or a consumer decides by a version, the
+// history has it.
 func (r *recorder) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
 	call := r.history.begin(&history.Event{Call: history.Version, Appends: []history.Append{{Stream: stream}}})
 	version, err := r.Store.Version(ctx, stream)
@@ -275,7 +276,7 @@ func hashOf(messageType string, data json.RawMessage, metadata messagestore.Meta
 	return history.Hash(messageType, data, encoded)
 }
 
-// Known returns a stored message as the history has it.
+// Known returns a stored message in the form of the history.
 func Known(m *messagestore.Message) (history.Message, error) { return recordedOf(m) }
 
 // recordedOf returns a stored message as the history has it.

@@ -32,8 +32,8 @@ import (
 // Variable is set in the environment of a client: its [Task], as JSON.
 const Variable = "DIBS_SOAK_CLIENT"
 
-// ExitAhead is the exit status of a consumer that found that the store has lost messages.
-// It goes on from where the store has it when it is started again.
+// ExitAhead is the exit status of a consumer that has found that the store has lost messages. When
+// it is started again, it goes on from its position in the store.
 const ExitAhead = 4
 
 // A Role is a kind of client.
@@ -48,8 +48,8 @@ const (
 	Opposed  Role = "opposed" // a writer whose transactions deadlock
 )
 
-// A Task is the work of a client, until its standard input ends. Once something is written to that,
-// the client dies at no failpoint any more.
+// A Task is the work of a client, until its standard input ends. After something is written to its
+// input, the client does not die at failpoints any longer.
 type Task struct {
 	Role    Role
 	Process string // the name, that no other process has: it ends in a number that none has either
@@ -60,7 +60,7 @@ type Task struct {
 	Load    Load
 	Death   crew.Death // at a failpoint; none for the zero value
 
-	// Of consumers and handlers.
+	// For consumers and handlers.
 	Consumer string
 	Category messagestore.Category
 	Alone    bool // no other process joins its group, and a failover may undo the states of that
@@ -91,7 +91,7 @@ type Load struct {
 // A Mix has the relative frequency of each kind of call by writers.
 type Mix struct{ Ask, Read, Send, Repeat, ReuseID, Streams, Tx, Write int }
 
-// Usual is the mix that others are drawn around.
+// Usual is the mix around which other mixes are drawn.
 var Usual = Mix{Ask: 20, Read: 5, Send: 8, Repeat: 3, ReuseID: 1, Streams: 3, Tx: 13, Write: 47}
 
 // Draw returns a mix in which each kind has between half and twice its usual part.
@@ -178,8 +178,8 @@ func left(before int) int {
 	return max(0, runtime.NumGoroutine()-before)
 }
 
-// Probes is the category in which it is tried in the end whether the store works: no history
-// has it.
+// Probes is the category for testing, at the end, whether the store works: it is not part of the
+// history.
 const Probes messagestore.Category = "probe"
 
 // usable reports whether this client's own store, with the connections that have been through

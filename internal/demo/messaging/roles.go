@@ -107,7 +107,7 @@ type relayCommand struct {
 	Broker string
 }
 
-// Run has the two relays: of the commands to the bank, and of the events of accounts to JetStream.
+// Run runs the two relays: of the commands to the bank, and of the events of accounts to JetStream.
 func (c *relayCommand) Run(ctx context.Context, o *demo.Output) (err error) {
 	s, store, err := open(ctx, c.Store, o.Stderr)
 	if err != nil {

@@ -222,7 +222,8 @@ func (a *adopter) surveyCompatible(ctx context.Context, s *survey) error {
 	return err
 }
 
-// surveyMessages reads all messages, except those that can no more change, according to state.
+// surveyMessages reads all messages, except messages that cannot change any longer, according to
+// state.
 func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, state *Adoption) error {
 	var found int64
 	var beyond *int64

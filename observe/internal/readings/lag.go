@@ -1,5 +1,5 @@
-// Package readings reads, for both exporters, how far behind the consumers of a process are, and how the queues of a store
-// stand.
+// Package readings reads, for both exporters, how far behind the consumers of a process are, and
+// how the queues of a store stand.
 package readings
 
 import (

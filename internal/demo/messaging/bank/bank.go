@@ -84,8 +84,8 @@ type Bank struct {
 	late   sync.WaitGroup
 }
 
-// New returns a bank over a ledger, which posts its webhooks to an URL. The bank's mood for each
-// order follows from the seed.
+// New returns a bank over a ledger, which posts its webhooks to a URL. The seed determines the
+// bank's mood for each order.
 func New(ledger *sql.DB, webhook string, seed uint64) *Bank {
 	return &Bank{
 		ledger: ledger, webhook: webhook, seed: seed,
