@@ -86,8 +86,9 @@ func (c *checkpointer) wake(head messagestore.GlobalPosition) {
 	c.deaf = head == 0
 }
 
-// meetDue returns when a resting member has to read the group's state again: it has messages or is
-// about to get some, and no write has shown that it is still alone. Failed writes do not delay it.
+// meetDue returns when a resting member has to read the group's state again. It must do so if it
+// has messages, or is about to get some, and no write has shown that it is still alone. Failed
+// writes do not delay it.
 func (c *checkpointer) meetDue(needed bool) (due time.Time, is bool) {
 	return later(c.group.Look, c.metAt.Add(min(lookInterval, c.config.Lease/8))), needed && !c.group.Look.IsZero() && !c.busy
 }

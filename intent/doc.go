@@ -44,7 +44,8 @@
 //
 // # Waiting
 //
-// With [Request.Wait] a session stands in a line, which is stored in the intent: the first may take
-// the intent as soon as it is free, and each further session one [Config.Turn] later. So a waiter
-// that died delays the others by one turn. The message that ends the lease wakes the waiters.
+// With [Request.Wait] a session stands in a line, which is stored in the intent. The first session
+// may take the intent as soon as it is free, and each further session a [Config.Turn] later. So a
+// waiter that died delays the others by one turn. The message that ends the lease wakes the
+// waiters.
 package intent

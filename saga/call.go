@@ -38,7 +38,7 @@ type Status[Out any] struct {
 	// Reason is why the saga is suspended, or else why it is or was undone. It is "" for any other.
 	Reason string
 
-	// Suspended is the kind of reason for which the saga is suspended, "" if it is not:
+	// Suspended says in short why the saga is suspended. It is "" if the saga is not suspended.
 	//
 	//   - "failed": a step, or the function behind a pivot
 	//   - "undo failed": an undo was refused, or failed too often

@@ -394,8 +394,8 @@ func (o *Operator) Resume(ctx context.Context, id, reason string) (Status[json.R
 	})
 }
 
-// SkipSignal passes over the signal for which a saga is suspended because its value does not fit,
-// with a reason of 1 to 500 bytes. The saga goes on, and its function receives the next signal of
+// SkipSignal skips a signal, with a reason of 1 to 500 bytes. The saga must be suspended because
+// the signal's value does not fit. The saga goes on, and its function receives the next signal of
 // the name instead. If the saga is not suspended for a signal, the error is a [*StateError].
 // SkipSignal returns the status before the change.
 func (o *Operator) SkipSignal(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {

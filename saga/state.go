@@ -376,7 +376,7 @@ func timeOf(micros int64) time.Time {
 	return time.UnixMicro(micros).UTC()
 }
 
-// resumed gives the step for which the saga was suspended its attempts again. No other outcome
+// resumed gives all attempts back to the step that had the saga suspended. No other outcome
 // changes.
 func (s *state) resumed() {
 	for _, one := range s.steps {

@@ -80,7 +80,7 @@ func (v *verifier) violation(stream messagestore.StreamName, at messagestore.Ver
 	})
 }
 
-// next takes in the next message of the category.
+// next handles the next message of the category.
 func (v *verifier) next(m *messagestore.Message) {
 	one := v.sagas[m.Stream]
 	switch {

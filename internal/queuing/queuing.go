@@ -95,7 +95,7 @@ type Driver interface {
 	// QueuePark adds a message to a queue of parked messages: as a dead item, or as a suspended one
 	// if it is still to be parked. It reports whether it changed anything. An open item stays
 	// unchanged, except that an item that is still to be parked becomes parked or finished. So
-	// however many processes park a message, it is one item. A finished message is parked anew. A
+	// however many processes park a message, it is one item. A finished message is parked again. A
 	// message that was removed is not parked. A queue that follows its category is refused.
 	QueuePark(ctx context.Context, p Parking) (parked bool, err error)
 

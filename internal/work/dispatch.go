@@ -40,7 +40,7 @@ type rate struct {
 	size     int // of the data of an item, in the last take
 }
 
-// A Delivery is an item, as its handler has it. It is safe for concurrent use.
+// A Delivery is an item that was given to a handler. It is safe for concurrent use.
 type Delivery struct {
 	Item queuing.Taking
 
