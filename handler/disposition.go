@@ -31,9 +31,9 @@ func Skip(reason string) error {
 	return skip
 }
 
-// Refuse returns the error of a function if no other attempt can help, for example because its
-// message breaks a rule: there are no retries, and the policy's last action comes at once. The
-// package comment lists its effect in each place. Err may be nil.
+// Refuse returns the error of a function if another attempt cannot help, for example because its
+// message breaks a rule. Then the message is not retried, and the policy's last action comes at
+// once. The package comment lists its effect in each place. Err may be nil.
 func Refuse(err error) error {
 	return &failure.DispositionError{Kind: failure.Refuse, Err: err}
 }

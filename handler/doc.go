@@ -6,7 +6,7 @@
 //
 // A consumer takes a [Mux]. The signature of a function is its registration. A message of a type
 // without a function is an error, after which the consumer retries and loses nothing; a service
-// that follows another's events calls [Mux.IgnoreUnknown].
+// that follows the events of another service calls [Mux.IgnoreUnknown].
 //
 // If a message is in an older form of a type, under another name or with other fields, it reaches
 // the function of the current type, provided that the form is registered with it: see package
@@ -36,11 +36,11 @@
 //
 // # Dispositions
 //
-// By its error a function decides what to do with the message: [Park], [RetryAfter], [Skip] and
-// [Refuse] return such an error. You may wrap it, with fmt.Errorf and %w or by errors.Join. If
-// there are several, the outermost counts, and of joined ones the first. [errors.Is] and
-// [errors.As] find the cause in it. If a function panics, it has failed: a disposition that it
-// panics with has no effect.
+// By its error a function decides about the message: [Park], [RetryAfter], [Skip] and [Refuse]
+// return such an error. You may wrap it, with fmt.Errorf and %w or by errors.Join. If there are
+// several, the outermost counts, and of joined ones the first. [errors.Is] and [errors.As] find the
+// cause in it. If a function panics, it has failed: a disposition that it panics with has no
+// effect.
 //
 //	place      Park               RetryAfter              Skip                Refuse
 //

@@ -58,7 +58,7 @@ func New() *Mux {
 }
 
 // IgnoreUnknown makes the mux skip messages of types without a function, and count them. Use it in
-// a service that follows another's events.
+// a service that follows the events of another service.
 func (mux *Mux) IgnoreUnknown() {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -73,9 +73,9 @@ func (mux *Mux) IgnoreUnknown() {
 // under a name that the type had before, or with other fields.
 //
 // [Mux.Validate] and [Mux.Handle] return these mistakes: a type that is already registered, a name
-// that is invalid for a message type, a T whose zero value does not know its type (an interface, or
-// a pointer whose MessageType dereferences it), a nil f, an invalid older form, and a registration
-// after the mux was used.
+// that is invalid for a message type, a T that does not know its type from its zero value (an
+// interface, or a pointer whose MessageType dereferences it), a nil f, an invalid older form, and a
+// registration after the mux was used.
 //
 // On panics if mux is nil.
 func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
@@ -115,8 +115,7 @@ func (mux *Mux) Types() []string {
 }
 
 // Checks returns the checks of each registered [Handler]. A consumer makes them when it starts,
-// each with one of its messages, which its store has. An error means that the function does not fit
-// that consumer.
+// with a message from its store. An error means that the function does not fit that consumer.
 func (mux *Mux) Checks() []func(ctx context.Context, m *messagestore.Message) error {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()

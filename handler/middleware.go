@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Middleware wraps the handling of every message, except those that the mux ignores. A wrapper
+// A Middleware wraps the handling of every message, except messages that the mux ignores. A wrapper
 // around the mux itself would hide its types, its checks and its mistakes from a consumer.
 type Middleware func(next HandlerFunc) HandlerFunc
 

@@ -19,8 +19,8 @@ type Handler[T messagestore.Body] struct {
 }
 
 // NewHandler returns f as a [Handler]. The check and the error may be nil; with an error, neither f
-// nor check is called. A consumer calls check with the context of a handler and one of its
-// messages, which its store has.
+// nor check is called. A consumer calls check with the context of a handler and a message from its
+// store.
 func NewHandler[T messagestore.Body](f Func[T], check func(ctx context.Context, m *messagestore.Message) error, err error) Handler[T] {
 	return Handler[T]{f, check, err}
 }

@@ -317,7 +317,7 @@ func digestOf(purpose string, content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// identified gives an id to each message of writes that has none, and returns the ids.
+// identified gives an id to each message of writes without one, and returns all ids.
 func identified(writes []messagestore.StreamWrite) Wrote {
 	wrote := Wrote{}
 	for i := range writes {

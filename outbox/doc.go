@@ -7,8 +7,8 @@
 //
 // The outbox is a category. A service that stores its state as events relays these events. Any
 // other service writes its messages, in the transaction of its rows (see package inbox), to streams
-// named after the key that orders them: payments:outgoing-42. There is no outbox table: a relay is
-// a queue over the category (package queue), and each message is an item of it.
+// named after the key that orders them: payments:outgoing-42. An outbox table is not needed: a
+// relay is a queue over the category (package queue), and each message is an item of it.
 //
 // # What is promised
 //
@@ -50,15 +50,15 @@
 //
 // A relay sends all messages of its category, or only the types of [Config.Types]. In the second
 // case a message of a type that is neither there nor in [Config.Ignore] is not skipped: its key
-// waits until a relay that knows the type takes it over. A message is sent as it is stored, with
-// the type and form with which it was written.
+// waits until a relay that knows the type takes it over. A message is sent in its stored form, with
+// the type with which it was written.
 //
 // # Operation
 //
-// A relay is a queue with its name: dibs queue ls, jobs, show, blocked, retry, drop, cancel, pause
-// and resume work on it, and dibs explain shows what it did with a message. Several relays of one
-// category have different names, and each sends all messages. Replicas of one relay have the same
-// name, and share its messages: there is no leader.
+// A relay is a queue with the relay's name: dibs queue ls, jobs, show, blocked, retry, drop,
+// cancel, pause and resume work on it, and dibs explain shows what it did with a message. Several
+// relays of one category have different names, and each sends all messages. Replicas of one relay
+// have the same name, and share its messages, without a leader.
 //
 // To send messages again, run a relay with another name, with [Config.Since]; it sends them with
 // the same ids. To make a relay skip messages that it has not sent, cancel or drop the items.

@@ -50,7 +50,7 @@ func (g *gathering) send(ctx context.Context, m *Message, check func() error) er
 	}
 }
 
-// sendAll sends all waiting messages that fit together, except those that the relay may not send
+// sendAll sends all waiting messages that fit together, except messages that the relay may not send
 // any more. The first message belongs to the calling goroutine: if its time is over, it alone
 // fails. If its time ends during the call, messages that fail because of that are sent again in
 // another message's time.

@@ -28,11 +28,11 @@ type Message struct {
 	Topic string
 }
 
-// Key returns the identifier of the message's stream, as it is in the stream's name: messages of
-// one stream are sent in order.
+// Key returns the identifier of the message's stream, in the form that the stream's name has.
+// Messages of one stream are sent in order.
 func (m *Message) Key() string { return m.Stream.ID() }
 
-// Headers returns the headers, for a broker or HTTP, that a sink passes on with the data:
+// Headers returns the headers that a sink passes on with the data, to a broker or by HTTP:
 //
 //   - dibs-id, the message's id, which never changes;
 //   - dibs-stream, and dibs-position in that stream, which grows by one from message to message;

@@ -44,8 +44,8 @@ const (
 //
 // The context ends [Config.Timeout] after the attempt began. While the relay stops, it also ends if
 // the messages in flight have not been taken within [Config.Grace]. A Send that goes on for another
-// Grace is abandoned: its message is given back as a failure, other keys go on, and it is counted
-// and logged.
+// Grace is abandoned: its message counts as failed and is sent again, other keys go on, and the
+// call is counted and logged.
 type Sink interface {
 	Send(ctx context.Context, m *Message) error
 }
@@ -56,8 +56,8 @@ type Sink interface {
 // key. Only one call runs at a time, so it must honor its context: a call that hangs stops the
 // relay.
 //
-// SendAll returns an error, or nil, for each message, in their order. If it returns another number
-// of answers, nobody knows which message was taken: all are sent again.
+// SendAll returns one error for each message, in their order, or nil if the sink has it. If it
+// returns another number of answers, nobody knows which message was taken: all are sent again.
 type BatchSink interface {
 	Sink
 	SendAll(ctx context.Context, messages []*Message) []error
@@ -475,8 +475,8 @@ func (r *Relay) wasTried(m *messagestore.Message) (err error, was bool) {
 	return err, was
 }
 
-// sendOne sends a message, or skips it. The delivery belongs to this message or to an earlier one
-// of its stream.
+// sendOne sends a message, or skips it. The delivery is for this message or an earlier one of its
+// stream.
 func (r *Relay) sendOne(ctx context.Context, d *work.Delivery, m *messagestore.Message) error {
 	switch {
 	case r.passesOver(m):

@@ -150,7 +150,7 @@ func invalid(messageType, rule string) error {
 //
 // If T does not have a type, the error is a [*messagestore.InvalidError] that matches
 // [messagestore.ErrInvalid] and names T: for an interface, for a pointer whose MessageType
-// dereferences it, and for a type whose zero value has no valid message type, such as
+// dereferences it, and for a type without a valid message type in its zero value, such as
 // [messagestore.Raw].
 func typeOf[T messagestore.Body]() (messageType string, err error) {
 	goType := reflect.TypeFor[T]().String()

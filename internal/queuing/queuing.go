@@ -6,11 +6,11 @@
 // item before the cursor that is not finished: such an item is open. So an item is beyond the
 // cursor, open or finished. Several queues may read one category; each gets every message.
 //
-// An item is delivered to a session, under a version. Each time that the item is given back the
-// version rises, so position and version name a delivery. Together with the session they are the
-// fence: for another version or session, the answer is that the delivery is lost. Nobody can guess
-// a session's number, so a call that reaches another database by mistake ends nothing there. The
-// item's log has an entry for each delivery that did not finish the item.
+// An item is delivered to a session, under a version. The version rises whenever the item is given
+// back, so position and version name a delivery. Together with the session they are the fence: for
+// another version or session, the answer is that the delivery is lost. Nobody can guess a session's
+// number, so a call that reaches another database by mistake ends nothing there. The item's log has
+// an entry for each delivery that did not finish the item.
 //
 // Only one item of a stream is out at a time, in the order of the stream. An item behind an open
 // one of its stream is held until that is finished or dead.
@@ -60,9 +60,9 @@ type Driver interface {
 	// items for a session, in this order.
 	//
 	// If a session ends with one item out, that is a failure of the item, and so are the item's
-	// earlier ends of session. If it ends with several items out, it is a failure of none of them.
-	// The item is offered again at once the first time, and then after 2, 4, 8 seconds, up to an
-	// hour. From the second end on, an item is reserved alone: by a session that has nothing out
+	// earlier ends of session. If it ends with several items out, that is not a failure of any
+	// item. The item is offered again at once the first time, and then after 2, 4, 8 seconds, up to
+	// an hour. From the second end on, an item is reserved alone: by a session that has nothing out
 	// and reserves nothing more until the item's delivery ends. While such an item is due and no
 	// other session waits for it, a session with items out reserves none until they have ended.
 	QueueTake(ctx context.Context, t Take) (Taken, error)
@@ -340,7 +340,7 @@ type Take struct {
 	Want int
 
 	// Wait is how long the caller will ask again if nothing is found: a ticket keeps its place in
-	// the line for so long. With 0 there is no ticket.
+	// the line for so long. With 0 the caller gets no ticket.
 	Wait time.Duration
 
 	// Ticket is the caller's place in the line from an earlier take, or 0.
@@ -349,7 +349,8 @@ type Take struct {
 
 // Taken is the answer to a [Take]. If the answer is lost, the caller continues with a new session,
 // to which it moves the deliveries that it knows by [Driver.QueueLeave]; the others are offered
-// again. It repeats the same finishes: the answer to those that the lost call ended is Done.
+// again. It repeats the same finishes. If the lost call ended a delivery, the answer for it is
+// Done.
 type Taken struct {
 	Endings []Ending // of each finish
 	Items   []Taking // in the order in which they became available
@@ -473,8 +474,8 @@ type Parking struct {
 	Error    string // the failure, or the reason of the operator who asks
 
 	// Asked asks the consumer that has the message to park it: its item is suspended until then.
-	// Finished withdraws that, because the consumer has finished the message first. At most one of
-	// the two is set.
+	// Finished withdraws that, because the consumer has finished the message first. Only one of the
+	// two may be set.
 	Asked    bool
 	Finished bool
 }
@@ -531,7 +532,7 @@ type Entry struct {
 	Text    string // the error, or the operator's reason
 }
 
-// What says how a delivery or a state ended.
+// What is the way in which a delivery or a state ended.
 type What byte
 
 const (
