@@ -87,7 +87,7 @@ func (f intentsRun) Run(ctx context.Context) error {
 	return errors.Join(short, fallsShort(sum, intents.Issue))
 }
 
-// run has one scene, until there is so much, and checks it.
+// run runs one scene until its goals are reached, and checks it.
 func (f intentsRun) run(ctx context.Context, common crew.Options, s scene, until promise.Goals) (promise.Figures, error) {
 	common.Duration, common.Goals, common.Out = s.time, until, filepath.Join(common.Out, s.name)
 	o := s.options

@@ -131,7 +131,7 @@ func do(ctx context.Context, of string, o store.Options, goals promise.Goals) er
 	return err
 }
 
-// goalsOf are how much is to happen in a run of a store for it to say anything.
+// goalsOf returns how much must happen in a run of a store to make it meaningful.
 func goalsOf(o *store.Options) promise.Goals {
 	goals := check.Goals(min(1, o.Duration.Seconds()/whole.Seconds()))
 	if o.SQLite { // a call is answered, or its process is killed

@@ -27,7 +27,7 @@ type queueRun struct {
 	Scene     string        `help:"What the run is about, on PostgreSQL: usual, clock (the server's jumps), poison (items kill their process), hot-key, ending (no answer comes while sessions end), or all of them, one after the other." enum:"usual,clock,poison,hot-key,ending,all" default:"usual"`
 }
 
-// sceneTime is for how long a scene goes on at most: each has goals for a minute.
+// sceneTime is how long a scene may take: each has goals for a minute.
 const sceneTime = time.Minute
 
 // Run does a run and checks its history.

@@ -120,5 +120,5 @@ func fallsShort(n promise.Figures, goals promise.Goals) error {
 	return nil
 }
 
-// isMissed reports whether an error tells of missed goals alone.
+// isMissed reports whether an error is only about missed goals.
 func isMissed(err error) bool { return errors.Is(err, errMissed) }

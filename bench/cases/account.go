@@ -34,8 +34,8 @@ func Account() []measure.Case {
 	}}
 }
 
-// runAccounts sends commands, which is not measured, and measures how the component
-// handles them, so many at a time.
+// runAccounts sends commands, which is not measured, and measures how the component handles them,
+// with the given concurrency.
 func runAccounts(concurrency int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		return inDibs(ctx, cell, func(store *dibsStore) error {

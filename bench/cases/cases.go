@@ -4,7 +4,7 @@ package cases
 
 import "github.com/dibs-go/dibs/bench/measure"
 
-// The names of contenders, as the tables have them.
+// The names of contenders in the tables.
 const (
 	dibs      = "Dibs"
 	messageDB = "message-db"

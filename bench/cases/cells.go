@@ -22,7 +22,7 @@ func database(ctx context.Context, cell *measure.Cell, template string) (string,
 	return cell.Database(ctx, p, template)
 }
 
-// inStore runs a cell over a store in a database of its own.
+// inStore runs a cell over a store in a new database.
 func inStore(ctx context.Context, cell *measure.Cell, o opener, run func(s store, url string) error) error {
 	url, err := database(ctx, cell, o.template)
 	if err != nil {
@@ -79,7 +79,7 @@ func randoms(cell *measure.Cell, callers int) []*rand.Rand {
 	return sources
 }
 
-// atOnce has callers do n things between them.
+// atOnce makes concurrent callers do n things in total.
 func atOnce(callers, n int, do func(i int) error) error {
 	var next atomic.Int64
 	var all errgroup.Group

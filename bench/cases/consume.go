@@ -30,8 +30,7 @@ func (r *rows) consume() []measure.Case {
 	}}
 }
 
-// consumer hands all rows to a handler that does nothing but see that they come in
-// order, to so many at a time.
+// consumer delivers all rows to a handler that only checks their order, with the given concurrency.
 func (r *rows) consumer(concurrency int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		if err := onServer(ctx, cell); err != nil {
@@ -61,8 +60,8 @@ func consumerName(prefix string, cell *measure.Cell) string {
 	return fmt.Sprintf("%sx%x", prefix, cell.Seed)
 }
 
-// An order is a handler that sees that the messages of each stream come in order. It is
-// safe for as much concurrent use as a consumer makes of it.
+// An order is a handler that checks that the messages of each stream come in order. A consumer may
+// call it concurrently.
 type order struct {
 	next map[messagestore.StreamName]*messagestore.Version
 }
@@ -85,8 +84,7 @@ func (o *order) Handle(_ context.Context, m *messagestore.Message) error {
 	return nil
 }
 
-// handled returns how many messages there were. No other caller may use Handle
-// meanwhile.
+// handled returns how many messages there were. Nobody may call Handle meanwhile.
 func (o *order) handled() (n int64) {
 	for _, next := range o.next {
 		n += int64(*next)

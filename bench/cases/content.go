@@ -86,7 +86,7 @@ type row struct {
 	data, metadata []byte
 }
 
-// metadata in message-db's names, as Dibs has it too.
+// metadata has message-db's names, like the metadata of Dibs.
 type metadata struct {
 	CausationStream         messagestore.StreamName     `json:"causationMessageStreamName"`
 	CausationPosition       messagestore.Version        `json:"causationMessagePosition"`

@@ -86,7 +86,7 @@ func Inbox() []measure.Case {
 	}
 }
 
-// requests come to a service with accounts in a table of its own.
+// requests are the requests to a service that has accounts in its own table.
 type requests struct {
 	pool     *pgxpool.Pool
 	store    *messagestore.Store
@@ -236,7 +236,7 @@ func (r *requests) inbox(ctx context.Context, one request) error {
 	return err
 }
 
-// tables carries a request out as services do without Dibs, a round trip for each statement.
+// tables carries a request out like services without Dibs, with a round trip for each statement.
 func (r *requests) tables(ctx context.Context, one request) error {
 	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 		data := r.data(one)

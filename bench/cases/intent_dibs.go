@@ -14,7 +14,7 @@ import (
 // intentTTL is longer than a turn, so that no lease ends in it.
 const intentTTL = 10 * time.Minute
 
-// A managed store keeps intents by package intent, as a user would.
+// A managed store keeps intents by package intent, like a user.
 type managed struct{ *intent.Manager }
 
 func manage(store intent.Store) (managed, error) {

@@ -82,7 +82,7 @@ func Queue() []measure.Case {
 
 // A queued is a queue that is worked on while callers insert.
 type queued interface {
-	// insert adds so many items, with keys of the source if they have any.
+	// insert adds items, with keys from the source if keys is not 0.
 	insert(ctx context.Context, items, keys int, source *rand.Rand) error
 
 	// work calls handled for each item, until the context ends and all are recorded as completed.

@@ -22,8 +22,8 @@ var pgmqShapeSQL string
 // pgmqInvisible is for how many seconds an item that was read is not read again.
 const pgmqInvisible = 60
 
-// cyclePGMQ has each caller send items, read as many, and delete them: no worker has to wait, or to
-// look for items.
+// cyclePGMQ makes each caller send items, read as many, and delete them, so that no worker waits or
+// looks for items.
 func cyclePGMQ(batch int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		url, err := database(ctx, cell, server.Empty)
@@ -92,7 +92,7 @@ func takePGMQ(ctx context.Context, pool *pgxpool.Pool, n int) (int, error) {
 	return len(ids), err
 }
 
-// A riverQueue is River with the settings of its own benchmark.
+// A riverQueue is River with the settings of River's benchmark.
 type riverQueue struct {
 	client  *riverqueue.Client[pgx.Tx]
 	pool    *pgxpool.Pool

@@ -105,7 +105,7 @@ func (r *rows) inPages(open openReader) func(context.Context, *measure.Cell) err
 	}
 }
 
-// ofNothing has callers ask for messages after the last one.
+// ofNothing makes callers read after the last message.
 func (r *rows) ofNothing(open openReader, callers int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		return r.with(ctx, cell, open, func(reader reader) error {

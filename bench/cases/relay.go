@@ -77,8 +77,8 @@ func outgoingKey(key int) messagestore.StreamName { return outgoing.Stream(fmt.S
 // relayed is a message's content.
 func relayed(key int) messagestore.Envelope { return message(string(outgoingKey(key)), 1) }
 
-// openOutbox opens a store with the messages of all keys, the first of each before the second of
-// any.
+// openOutbox opens a store with the messages of all keys: first the first message of each key, then
+// the second, and so on.
 func openOutbox(ctx context.Context, cell *measure.Cell) (*dibsStore, int64, error) {
 	s, err := openQueueStore(ctx, cell)
 	if err != nil {

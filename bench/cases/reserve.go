@@ -136,7 +136,7 @@ func refuseTaken(open openTaker) func(context.Context, *measure.Cell) error {
 	}
 }
 
-// A dibsTaker makes a reservation as a user would: an initial write.
+// A dibsTaker makes a reservation like a user: by an initial write.
 type dibsTaker struct{ *dibsStore }
 
 func openDibsTaker(ctx context.Context, cell *measure.Cell) (taker, error) {
@@ -154,7 +154,7 @@ func (t dibsTaker) take(ctx context.Context, key messagestore.StreamName) (bool,
 
 func (t dibsTaker) taken(ctx context.Context) (int64, error) { return t.count(ctx) }
 
-// A reserverTaker takes keys by package reservation, which tells the winner too.
+// A reserverTaker takes keys by package reservation, which also returns the winner.
 type reserverTaker struct {
 	dibsTaker
 	*reservation.Reserver
@@ -210,7 +210,7 @@ func (t messageDBTaker) take(ctx context.Context, key messagestore.StreamName) (
 
 func (t messageDBTaker) taken(ctx context.Context) (int64, error) { return t.count(ctx) }
 
-// A redisTaker sends one request at a time for each caller, on a connection of its own.
+// A redisTaker sends one request at a time for each caller, on the caller's own connection.
 type redisTaker struct {
 	*redis.Client
 	set func(ctx context.Context, client *redis.Client, key string, value []byte) (won bool, err error)

@@ -118,8 +118,7 @@ func longMessage(stream messagestore.StreamName, n int64) messagestore.Envelope 
 	return m
 }
 
-// settle leaves a table as autovacuum would after a while, so that it does not run while
-// something is measured.
+// settle vacuums a table, so that autovacuum does not run during a measurement.
 func settle(ctx context.Context, conn *pgx.Conn, table string, count int64) error {
 	if _, err := conn.Exec(ctx, "vacuum (analyze) "+table); err != nil {
 		return err

@@ -71,8 +71,8 @@ func (s *dibsStore) count(ctx context.Context) (n int64, err error) {
 
 func (s *dibsStore) close() { s.pool.Close() }
 
-// A messageDBStore calls message-db's function as its clients do: one prepared
-// statement for each message.
+// A messageDBStore calls message-db's function like its clients: one prepared statement for each
+// message.
 type messageDBStore struct{ pool *pgxpool.Pool }
 
 func openMessageDBStore(ctx context.Context, url string) (*messageDBStore, error) {

@@ -64,8 +64,8 @@ func (sent) MessageType() string { return "Sent" }
 // on, until the context ends.
 type listener func(ctx context.Context, hand func(data json.RawMessage) error) error
 
-// listen measures how long messages take. It calls ready once it has seen a first one,
-// which does not count, and returns once it has seen so many more.
+// listen measures how long messages take. It calls ready when it has seen a first message, which
+// does not count, and returns when it has seen as many more as messages says.
 func listen(ctx context.Context, cell *measure.Cell, l listener, messages int64, ready func(wait func() error) error) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -263,7 +263,7 @@ func openWakeMessageDB(s store) func(context.Context, sent) error {
 	}
 }
 
-// wakeAcross has the consumer in a process of its own.
+// wakeAcross runs the consumer in a separate process.
 func wakeAcross(o opener, sender openWake, task wakeTask) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		return inStore(ctx, cell, o, func(s store, url string) error {

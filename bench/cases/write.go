@@ -46,8 +46,8 @@ func plural(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// writers have as many callers write one message after the other, each to streams of
-// its own, to a database of their own that is empty.
+// writers makes this many callers write one message after the other, each to its own streams, to a
+// new, empty database.
 func writers(inCategories, callers int, openers ...opener) []measure.Contender {
 	contenders := make([]measure.Contender, len(openers))
 	for i, o := range openers {

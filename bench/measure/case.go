@@ -42,8 +42,8 @@ type Contender struct {
 // A Metric is a quantity that a cell measures.
 type Metric string
 
-// The metrics that each cell has, as far as they mean something there; the last two
-// are for [Cell.Set], which others may come from too.
+// The metrics of cells, as far as they apply; the last two are for [Cell.Set], which may add others
+// too.
 const (
 	Rate      Metric = "rate"             // operations a second
 	P50       Metric = "p50"              // latency of an operation, in seconds

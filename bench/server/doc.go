@@ -19,7 +19,7 @@ import (
 // stopTimeout bounds how long a server may take until it has ended.
 const stopTimeout = 20 * time.Second
 
-// A process is a server that runs, in a folder of its own.
+// A process is a running server, in its own folder.
 type process struct {
 	*localserver.Process
 	dir string
@@ -61,8 +61,8 @@ func (p *process) end(signal syscall.Signal) error {
 	return os.RemoveAll(p.dir)
 }
 
-// folder makes a folder for a server below base, which has to be on a disk: on memory a
-// sync costs nothing. It belongs to the owner, if there is one.
+// folder makes a folder for a server below base. base must be on a disk, because in memory a sync
+// costs nothing. It belongs to the owner, if there is one.
 func folder(base, name string, owner *syscall.Credential) (string, error) {
 	dir, err := os.MkdirTemp(base, "dibs-bench-"+name+".")
 	if err != nil {

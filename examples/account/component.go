@@ -16,7 +16,7 @@ import (
 
 // Config configures the component. nil means the defaults.
 type Config struct {
-	// Now tells the time that events are stamped with.
+	// Now returns the time for the events.
 	//
 	// Defaults to time.Now.
 	Now func() time.Time
@@ -170,7 +170,7 @@ func (c *component) close(ctx context.Context, m handler.Message[Close]) error {
 	return c.write(ctx, m.Message, m.Body.AccountID, version, Closed{AccountID: m.Body.AccountID, Processed: c.now()})
 }
 
-// The errors of deposits that a person has to look at: the consumer parks them, and moves on.
+// The errors of deposits that need a person: the consumer parks the messages, and goes on.
 var (
 	errAmount  = handler.Park(errors.New("amount not positive"))
 	errNotOpen = handler.Park(errors.New("account not open"))

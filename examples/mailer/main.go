@@ -71,8 +71,8 @@ func run(ctx context.Context, out io.Writer) ([]queue.Item, error) {
 	for _, m := range []Mail{
 		{"ann@home.example", "First"}, {"ann@home.example", "Second"}, {"ann@home.example", "Third"}, {"bob@nowhere.example", "Hello"},
 	} {
-		// The key: the mails to one address go one after the other, also if one has to be sent
-		// again.
+		// The key: the mails to one address go one after the other, even if one of them has to be
+		// sent again.
 		if last, err = mails.Insert(ctx, m, &queue.InsertOpts{Key: m.To}); err != nil {
 			return nil, err
 		}

@@ -164,7 +164,7 @@ func (a *API[Tx]) pay(w http.ResponseWriter, r *http.Request) {
 // bankConnections is how many orders the bank takes at once from one server: more wait.
 const bankConnections = 8
 
-// order has the bank pay. An order is not broken off when the lease is lost, since it may have
+// order has the bank pay. An order is not cancelled when the lease is lost, because it may have
 // arrived: the token tells the bank that it is late.
 func (a *API[Tx]) order(ctx context.Context, o Order) (number int64, err error) {
 	ctx = context.WithoutCancel(ctx)

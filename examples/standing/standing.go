@@ -107,7 +107,7 @@ func (s *Service) Order(ctx context.Context, due Due, day int) error {
 	})
 }
 
-// Schedule has orders come due until ctx ends.
+// Schedule makes orders come due until ctx ends.
 func (s *Service) Schedule(ctx context.Context) error { return again(ctx, s.schedule.Run) }
 
 // Work makes payments of due orders, and makes the payments, until ctx ends.

@@ -7,7 +7,7 @@ import (
 )
 
 // The commands to the bank. Their JSON has the form of the bank's API, which has one address for
-// both. Both have the order's id, by which the bank tells that it has a command already.
+// both. Both have the order's id, by which the bank recognizes a repeated command.
 type (
 	// PayOrder asks the bank to pay.
 	PayOrder struct {

@@ -81,7 +81,7 @@ func (s *Service[Tx]) webhook(w http.ResponseWriter, r *http.Request) {
 	answer(w, result, err, http.StatusOK)
 }
 
-// answer answers a request that was received. The text of an error is not told.
+// answer answers a request that was received. The customer does not see the text of an error.
 func answer(w http.ResponseWriter, result reservation.Result, err error, status int) {
 	switch {
 	case errors.Is(err, messagestore.ErrInvalid), errors.Is(err, reservation.ErrInvalidKey):

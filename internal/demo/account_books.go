@@ -122,7 +122,7 @@ func newAccountPlan(orders []Order, seed uint64) *accountPlan {
 	return p
 }
 
-// of returns the commands of a sender in a phase, in an order of its own.
+// of returns the commands of a sender in a phase, in a different order for each sender.
 func (p *accountPlan) of(sender, phase int) []sending {
 	var mine []sending
 	for _, s := range p.phases[phase] {

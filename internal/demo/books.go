@@ -82,7 +82,7 @@ func Add[T any](b *Books, table string, records []T) {
 	insert(nil)
 }
 
-// plain returns a value as SQL has it.
+// plain returns a value as a value of SQL.
 func plain(v reflect.Value) any {
 	if at, is := reflect.TypeAssert[time.Time](v); is {
 		return at.UnixMicro()

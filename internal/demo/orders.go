@@ -23,7 +23,7 @@ import (
 //go:embed testdata/payment-orders.csv
 var paymentOrders []byte
 
-// The months for which each standing order is carried out.
+// The months of each standing order.
 var months = []string{"1998-10", "1998-11", "1998-12"}
 
 // An Order is a row of the file: an amount to pay each month.

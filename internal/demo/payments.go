@@ -41,8 +41,8 @@ const (
 	review    = 25 * time.Millisecond // of a payment, before it is ordered
 	bankDelay = 5 * time.Millisecond
 
-	// paused is the server that is stopped. It is not killed: its calls are to come too late, and
-	// to come.
+	// paused is the server that is stopped. It is not killed, because its calls should arrive, but
+	// too late.
 	paused = apiServers - 1
 )
 

@@ -27,8 +27,8 @@ type paymentPlan struct {
 	of      [apiClients][]paymentTask
 }
 
-// A paymentTask is one client's share of one payment: so many requests at once, then until there
-// is an answer one after the other.
+// A paymentTask is one client's share of a payment: several requests at once, and then one after
+// the other until there is an answer.
 type paymentTask struct {
 	payments.Payment
 	copies int
@@ -154,8 +154,8 @@ func (d *paymentsDemo) judge(b *Books, open, lost int) {
 	d.story(b)
 }
 
-// story tells of a payment that had a late order refused by the bank, or that was taken over and
-// paid for twice, or else the nearest to it.
+// story shows a payment with a late order that the bank refused, or that was taken over and paid
+// for twice, or else the nearest to these.
 func (d *paymentsDemo) story(b *Books) {
 	for _, key := range b.Texts("select id from keyed order by 100 * coalesce(late, 0) + 4 * min(transfers, 2) + 2 * min(attempts, 2) + (responses = 1) desc limit 1") {
 		b.Story("What became of payment "+key+"?", `

@@ -52,7 +52,8 @@ func (p *Process) start() error {
 	p.cmd, p.ended = exec.Command(self, p.args...), make(chan struct{}) //nolint:noctx // itself; stopped by signal
 	p.cmd.Stderr = &p.Errors
 	p.cmd.Env = append(os.Environ(), StoreVariable+"="+p.run.URL) // not an argument: it may hold a password
-	// A group of its own, so that Ctrl-C reaches the children through this process only.
+	// The children have their own process group, so that Ctrl-C reaches them only through this
+	// process.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if p.socket != nil {
 		p.cmd.ExtraFiles = []*os.File{p.socket}

@@ -240,7 +240,7 @@ func (d *standingDemo) Run(ctx context.Context, o *Output) (err error) {
 // dayOf is the day of the month of an order: up to 28, which every month has.
 func dayOf(order string) int { return int(Hash(order)>>32%28) + 1 } //nolint:gosec // it is small
 
-// of returns how many payments there are to be: about as many, until all orders are set up.
+// of returns the expected number of payments, which is approximate until all orders are set up.
 func (d *standingDemo) of() int {
 	if d.expected > 0 {
 		return d.expected

@@ -13,7 +13,7 @@ import (
 // The verdict reads only messages and tables, and does not call the queue, its schedules or the
 // example.
 
-// A planned is a payment that is to be.
+// A planned is an expected payment.
 type planned struct {
 	Order, Account, Month string
 	Cents                 int64

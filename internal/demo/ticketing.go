@@ -139,8 +139,8 @@ func (d *ticketingDemo) start(i int) (*Process, error) {
 	return d.run.Start(fmt.Sprintf("replica %d", i+1), d.socket, "replica", "--mail", d.mail, "--lease", d.Lease.String())
 }
 
-// disturb replaces replicas, kills one and stops one, each when so many requests have been
-// answered, until the clients are done.
+// disturb replaces replicas, kills one and stops one, each after a number of answered requests,
+// until the clients are done.
 func (d *ticketingDemo) disturb(ctx context.Context, load <-chan struct{}) error {
 	next, frozen, killed, froze := 0, -1, false, false
 	var thaw time.Time

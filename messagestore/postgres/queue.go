@@ -205,8 +205,8 @@ func orNull[T comparable](v T) *T {
 	return &v
 }
 
-// changeQueue calls a function that changes a queue, at READ COMMITTED, in a transaction of its
-// own. If the answer is lost, the outcome is unknown.
+// changeQueue calls a function that changes a queue, at READ COMMITTED, in a new transaction. If
+// the answer is lost, the outcome is unknown.
 func (d *Driver) changeQueue(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
 	return d.with(ctx, func(db DB) error {
 		if d.link.InTransaction(db) {

@@ -112,7 +112,7 @@ type DeleteOptions struct {
 	EraseName bool
 
 	// Reason is recorded in the tombstone: up to 255 bytes of visible text. It stays, so it must
-	// not contain the data that is to be forgotten.
+	// not contain the data that you want forgotten.
 	//
 	// Defaults to none.
 	Reason string
@@ -146,7 +146,7 @@ type Deleted struct {
 // ForgetOptions change how keys are forgotten. nil means the defaults.
 type ForgetOptions struct {
 	// Reason is recorded: up to 255 bytes of visible text. It stays, so it must not contain the
-	// data that is to be forgotten.
+	// data that you want forgotten.
 	//
 	// Defaults to none.
 	Reason string

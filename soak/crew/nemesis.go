@@ -24,8 +24,9 @@ type Fault struct {
 	Run         func(ctx context.Context, random *rand.Rand) error
 }
 
-// How much longer it is to the next fault once there were enough, and before its time, and in a run
-// without goals. Where the server is always down little goes on that a fault could meet.
+// How much longer the time to the next fault becomes once there were enough faults, before the
+// fault's time, and in a run without goals. If the server is always down, faults have little to
+// disturb.
 const (
 	seldom = 8
 	before = 3
@@ -37,7 +38,7 @@ func (c *Crew) Enough(key string) bool {
 	return key != "" && c.Goals != nil && counted != nil && counted.Of(key) >= c.Goals[key]
 }
 
-// wait waits until a fault is to come, and reports whether ctx did not end.
+// wait waits until the time of the next fault, and returns false if ctx has ended.
 func (c *Crew) wait(ctx context.Context, f *Fault, random *rand.Rand) bool {
 	k := int64(1)
 	switch {
@@ -94,8 +95,8 @@ func (c *Crew) Torment(ctx context.Context, p Phase) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// watch tells how far the run is from its goals, and ends a phase where it has reached its own. It
-// is a small part of the work that goes on.
+// watch reports how far the run is from its goals, and ends a phase when it has reached its goals.
+// It is a small part of the work that goes on.
 func (c *Crew) watch(ctx context.Context, until promise.Goals, reached func()) error {
 	const least, part = 2 * time.Second, 10
 	if c.Goals == nil {

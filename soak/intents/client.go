@@ -495,7 +495,7 @@ func (j *job) confirm(ctx context.Context, call string, f func(result string) er
 	j.Doom.Pass(atConfirmed)
 }
 
-// transact confirms with a row of its own.
+// transact confirms in a transaction with a row of its own table.
 func (j *job) transact(ctx context.Context, lease *intent.Lease, result string) error {
 	_, err := j.txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 		_, err := tx.Exec(ctx, "insert into "+table+" (stream, token, result) values ($1, $2, $3)", j.keys[0].Stream, lease.Token(), result)

@@ -128,8 +128,8 @@ func (r *run) silence(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// cutCommit closes connections in the middle of a COMMIT: before it has come to the server, or
-// after it was done; or has it come late.
+// cutCommit closes connections in the middle of a COMMIT, before it has reached the server or after
+// it was done, or delays it.
 func (r *run) cutCommit(ctx context.Context, random *rand.Rand) error {
 	s := r.Any(random)
 	switch d := (crew.Dice{Rand: random}).Sooner(ttl); random.IntN(5) {
@@ -143,7 +143,7 @@ func (r *run) cutCommit(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// jump moves the server's clock by up to an hour, or has it stand, and puts it right.
+// jump moves the server's clock by up to an hour, or stops it, and then sets it right.
 func (r *run) jump(ctx context.Context, random *rand.Rand) error {
 	if random.IntN(3) == 0 {
 		at := time.Now()

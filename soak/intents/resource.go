@@ -19,7 +19,7 @@ type write struct {
 	From   string // the process
 }
 
-// A resource is outside of the store, in a process of its own. All it knows of leases is the last
+// A resource is outside of the store, in a separate process. All it knows of leases is the last
 // fencing token of each key.
 type resource struct {
 	mu       sync.Mutex

@@ -303,7 +303,7 @@ func (h *hand) finish(ctx context.Context, job *queue.Job) error {
 	return nil
 }
 
-// receives reserves items with a time of their own, and may leave them or be late.
+// receives reserves items with their own visibility timeout, and may leave them or be late.
 func (h *hand) receives(ctx context.Context) {
 	for ctx.Err() == nil {
 		jobs, err := h.alone.Receive(ctx, 1+h.random.IntN(3), &queue.ReceiveOpts{Wait: 500 * time.Millisecond, VisibilityTimeout: visible})

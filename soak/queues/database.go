@@ -17,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// A database has the store of a process, and rows of its own.
+// A database has the store of a process, and extra rows.
 type database interface {
 	// store returns a store that records takes and similar calls.
 	store(ctx context.Context, record func(queuing.Driver) *recording) (*messagestore.Store, error)

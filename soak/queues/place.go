@@ -128,7 +128,7 @@ func (p *place) number(ctx context.Context, question string) (n int, err error) 
 	return n, err
 }
 
-// sorts tells how many lines the logs have of each sort.
+// sorts returns how many lines of each sort the logs have.
 func (p *place) sorts(ctx context.Context) (found map[string]int, err error) {
 	var encoded []byte
 	if err := p.ask(ctx, p.lines, &encoded); err != nil {
@@ -150,7 +150,7 @@ func (p *place) trim(ctx context.Context, stream messagestore.StreamName) (remov
 	return trimmed.Removed, errors.Join(err, d.Close())
 }
 
-// lock has the file as another program does.
+// lock locks the file, like another program.
 func (p *place) lock(ctx context.Context, meanwhile func()) {
 	tx, err := p.db.BeginTx(ctx, nil)
 	if err != nil {

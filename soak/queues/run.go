@@ -146,7 +146,7 @@ func (r *run) behind(ctx context.Context) bool {
 	return err == nil && orphans == 0
 }
 
-// ofQueue has f ask the queue.
+// ofQueue calls f with the queue.
 func (r *run) ofQueue(ctx context.Context, f func(q *queue.Queue) error) error {
 	driver, err := r.place.open(ctx)
 	if err != nil {

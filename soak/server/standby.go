@@ -50,7 +50,7 @@ func (p *Postgres) WaitForStandby(ctx context.Context) error {
 	if err := p.until(ctx, "select exists (select from pg_stat_replication where state = 'streaming' and sync_state = 'sync')"); err != nil {
 		return err
 	}
-	// The checkpointer tells the others that there are standbys to wait for. It reads
+	// The checkpointer informs the other processes that there are standbys to wait for. It reads
 	// its settings before it begins with a checkpoint.
 	return p.exec(ctx, "checkpoint")
 }

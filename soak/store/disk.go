@@ -33,9 +33,8 @@ func mountDisk(dir string) (string, error) {
 	return path, nil
 }
 
-// fillDisk has the disk full for a while. Data cannot grow then, which fails a statement.
-// Half the time the WAL has to grow too, and cannot, which ends the server: it may not even
-// start while that is so.
+// fillDisk has the disk full for a while. Data cannot grow then, which fails a statement. Half the
+// time the WAL has to grow too, and cannot, which ends the server: it may not even start then.
 func (r *run) fillDisk(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
 	r.Busy.Lock()
 	defer r.Busy.Unlock()

@@ -230,7 +230,7 @@ func (r *run) holdRecordings(ctx context.Context) (release func(), err error) {
 	return func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil // the server is gone
 }
 
-// backUp takes a backup, to which a failover goes back.
+// backUp takes a backup; a failover later restores it.
 func (r *run) backUp(ctx context.Context, name, way string) (call crew.Event, backup *server.Postgres, err error) {
 	call = r.Nemesis.Begin(crew.Event{Call: crew.Failover, Name: way})
 	backup, err = r.Postgres.NewBackup(ctx, name)
@@ -245,8 +245,8 @@ func (r *run) end(random *rand.Rand) error {
 	return r.Postgres.Stop()
 }
 
-// rewindTo has clients go on with a server that has lost something, once its contents are
-// known. If it is to grow, only writers do at first, until there is more than was lost.
+// rewindTo makes clients go on with a server that has lost something, once its contents are known.
+// If the store has to grow first, only writers go on, until there is more than was lost.
 func (r *run) rewindTo(ctx context.Context, call crew.Event, next *server.Postgres, lost int64, grow bool) error {
 	kept, err := heads(ctx, next)
 	if err != nil {
@@ -329,7 +329,7 @@ func heads(ctx context.Context, p *server.Postgres) (map[string]int64, error) {
 	return found, err
 }
 
-// moveTo has clients go on with another server, and removes the former one. That must not come
+// moveTo makes clients go on with another server, and removes the former server. That must not come
 // back: both would acknowledge.
 func (r *run) moveTo(next *server.Postgres) error {
 	old := r.Postgres

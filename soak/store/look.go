@@ -168,7 +168,7 @@ func (r *run) fill(ctx context.Context, store *messagestore.Store) (count int64,
 	return count, nil
 }
 
-// rowsOf are the messages of a category, as the history has them.
+// rowsOf has the messages of a category, in the form of the history.
 type rowsOf struct {
 	next  func() (*messagestore.Message, error, bool)
 	count int64

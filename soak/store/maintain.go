@@ -64,7 +64,7 @@ func (r *run) migrate(ctx context.Context, _ *rand.Rand, begin func(string) func
 	})
 }
 
-// release does as a later release may: it installs each function anew, under the plans of all
+// release does the work of a later release: it installs each function again, under the plans of all
 // its callers, and changes the table, which no other session may use meanwhile.
 func (r *run) release(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
 	return r.maintain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -115,8 +115,8 @@ func (r *run) raiseEpoch(ctx context.Context, _ *rand.Rand, begin func(string) f
 	})
 }
 
-// asMigrated brings a schema up to date that a killed migration may have left, and tells in
-// which points it is not as the migrations make it.
+// asMigrated brings a schema up to date that a killed migration may have left, and returns the
+// differences from the migrations.
 func asMigrated(ctx context.Context, url string) (complaints []string, err error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -163,7 +163,7 @@ func (r *run) reindex(ctx context.Context, random *rand.Rand, begin func(string)
 }
 
 // reindexes returns the statements that drop the remains of a killed reindex, and then the
-// statements that make each index anew.
+// statements that rebuild each index.
 func reindexes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	rows, err := conn.Query(ctx, `
 		select format(case when indisvalid then 'reindex index concurrently %s' else 'drop index concurrently %s' end, indexrelid::regclass)

@@ -97,8 +97,7 @@ func pick(chosen []fault, names []string) (picked []fault) {
 	return picked
 }
 
-// phase returns a phase as the crew has it: in each lane one fault after the other, drawn by its
-// weight.
+// phase returns a phase for the crew: in each lane one fault after the other, drawn by its weight.
 func (r *run) phase(p phase) crew.Phase {
 	if len(p.faults) == 0 {
 		return p.Phase

@@ -155,7 +155,7 @@ func (r *run) jump(ctx context.Context, random *rand.Rand, begin func(string) fu
 	return errors.Join(r.isOff(ctx, off), r.Postgres.SetClock(0))
 }
 
-// isOff asks the server whether its clock is off by so much, unless it does not answer.
+// isOff returns an error if the server answers and its clock is not off by this time.
 func (r *run) isOff(ctx context.Context, off time.Duration) error {
 	const nearly = 30 * time.Second
 	conn, err := pgx.Connect(ctx, r.Postgres.URL(database))

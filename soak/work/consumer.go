@@ -228,7 +228,7 @@ var errPoison = handler.Park(errors.New("poison"))
 
 // effect writes to the store, at the expected version, and to a file. In a store that may go back
 // the version proves nothing: the effect of a message that was undone is there, if it was in
-// flight. Then the id alone tells whether the message is done.
+// flight. Then only the id shows whether the message is done.
 func (w *watched) effect(ctx context.Context, m *messagestore.Message) error {
 	if w.task.Parks && m.Type == PoisonType {
 		return errPoison
@@ -299,7 +299,7 @@ func (w *watched) done(m handler.Message[Do]) (messagestore.StreamWrite, error) 
 	}, nil
 }
 
-// do has the effect of a command that is the first of its key, by Copy.
+// do has the effect of the first command of a key, by Copy.
 func (w *watched) do(ctx context.Context, m handler.Message[Do]) error {
 	write, err := w.done(m)
 	if err != nil {

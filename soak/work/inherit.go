@@ -18,8 +18,8 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A killed process leaves writes of unknown outcome. They are in its history, as they would be in
-// the database or the inbox of a service, and the process that replaces it asks about them.
+// A killed process leaves writes of unknown outcome. They are in its history, where a service would
+// have them in its database or inbox, and the process that replaces it resolves them.
 
 // mostInherited bounds how many writes a process asks about, since each question holds
 // writers off.

@@ -10,8 +10,8 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// oppose writes to two categories in transactions of the caller's, by pairs that take the
-// categories in opposite order and so deadlock.
+// oppose writes to two categories in the caller's transactions, in pairs that take the categories
+// in opposite order and so deadlock.
 func (c *client) oppose(ctx context.Context) error {
 	errs := make([]error, 4)
 	var all sync.WaitGroup

@@ -124,7 +124,7 @@ func (r *recorder) begin(f string, writes ...messagestore.StreamWrite) (call his
 	return r.history.begin(&history.Event{Call: f, Appends: sent}), nil
 }
 
-// appendsOf returns the writes as the history has them. Their messages have ids.
+// appendsOf returns the writes in the form of the history. Their messages have ids.
 func appendsOf(writes []messagestore.StreamWrite) ([]history.Append, error) {
 	var all []history.Append
 	for _, w := range writes {
@@ -238,7 +238,7 @@ func identified(bodies []messagestore.Body) []messagestore.Body {
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
-// messageOf returns a body with an id as the history has it.
+// messageOf returns a body with an id in the form of the history.
 func messageOf(body messagestore.Body) (history.Message, error) {
 	m, ok := body.(messagestore.Envelope)
 	if !ok {
@@ -279,7 +279,7 @@ func hashOf(messageType string, data json.RawMessage, metadata messagestore.Meta
 // Known returns a stored message in the form of the history.
 func Known(m *messagestore.Message) (history.Message, error) { return recordedOf(m) }
 
-// recordedOf returns a stored message as the history has it.
+// recordedOf returns a stored message in the form of the history.
 func recordedOf(m *messagestore.Message) (history.Message, error) {
 	hash, err := hashOf(m.Type, m.Data, m.Metadata)
 	return history.Message{ID: m.ID, Value: valueOf(m.Data), Hash: hash, Position: m.Position, Global: m.GlobalPosition}, err

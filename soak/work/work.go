@@ -1,4 +1,4 @@
-// Package work has the clients of the soak, each in a process of its own that may be killed at any
+// Package work has the clients of the soak, each in its own process, which may be killed at any
 // moment: writers, readers, consumers with effects, and handlers of reservations. Each keeps a
 // history: see package history.
 package work

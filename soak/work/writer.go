@@ -421,8 +421,8 @@ func (w *caller) newKey() command {
 	return c
 }
 
-// writeInTransaction writes in a transaction of the caller's that has written something
-// before, so that its number is an early one, and rolls one in three back.
+// writeInTransaction writes in a caller's transaction that has written something before, so that it
+// has an early number, and rolls back one in three.
 func (w *caller) writeInTransaction(ctx context.Context) error {
 	if w.pool == nil { // on SQLite there are none
 		return w.writeOne(ctx)

@@ -175,8 +175,8 @@ func (d *messagingDemo) judge(b *demo.Books) {
 	d.story(b)
 }
 
-// story tells of a transfer that was undone and has the longest story, from all three stores: the
-// bank had paid it.
+// story shows, from all three stores, the undone transfer with the longest story: the bank had paid
+// it.
 func (d *messagingDemo) story(b *demo.Books) {
 	longest := b.Texts(`select id from done left join payment using (id) where undone > 0
 		order by returns + case state when 'reversed' then 6 when 'cancelled' then 4 when 'refused' then 2 else 0 end desc, id limit 1`)

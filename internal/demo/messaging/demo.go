@@ -268,7 +268,7 @@ func (d *messagingDemo) settle(ctx context.Context) error {
 	})
 }
 
-// left counts the messages and webhooks that have to be sent.
+// left counts the messages and webhooks that are still to be sent.
 func left(ctx context.Context, store *messagestore.Store, ledger *sql.DB) (n int64, err error) {
 	if err := ledger.QueryRowContext(ctx, "select count(*) from webhooks where copies > 0").Scan(&n); err != nil {
 		return 0, err
@@ -287,8 +287,7 @@ func left(ctx context.Context, store *messagestore.Store, ledger *sql.DB) (n int
 	return n, nil
 }
 
-// send sends the orders, with some transfers open at a time, until each copy has an answer for
-// good.
+// send sends the orders, with some transfers open at a time, until each copy has a final answer.
 func (d *messagingDemo) send(ctx context.Context) error {
 	client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
 	defer client.CloseIdleConnections()

@@ -147,7 +147,7 @@ func (a *Admin) change(ctx context.Context, sql string, args []any, row ...any) 
 	}
 }
 
-// commit calls the function in a transaction of its own.
+// commit calls the function in a new transaction.
 func (a *Admin) commit(ctx context.Context, db pglink.DB, sql string, args, row []any) error {
 	tx, err := pglink.Begin(ctx, db)
 	if err != nil {

@@ -349,7 +349,7 @@ func (b *Bank) Run(ctx context.Context) error {
 	}
 }
 
-// send sends a copy of each webhook that is to be sent, and returns how many were taken.
+// send sends a copy of each pending webhook, and returns how many were taken.
 func (b *Bank) send(ctx context.Context) (taken int, err error) {
 	rows, err := b.ledger.QueryContext(ctx, "select id, body from webhooks where copies > 0 order by sent limit 256")
 	if err != nil {
