@@ -1,4 +1,4 @@
-// Quickstart sends one mail, though it is asked to three times.
+// Quickstart inserts a job once, though its sender inserts it three times.
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	store := must(dibs.Open(ctx, "memory:", nil)) // or sqlite:FILE, or postgres://...
 	mail := must(queue.New(store, "mail", nil))
-	for range 3 { // the sender gets no answer, so it sends the job again
+	for range 3 { // as a sender does that got no answer
 		job := must(mail.Insert(ctx, Welcome{To: "ann"}, &queue.InsertOpts{Unique: "welcome ann"}))
 		fmt.Println("inserted before:", job.Duplicate)
 	}
