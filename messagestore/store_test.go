@@ -20,8 +20,8 @@ import (
 
 var errLost = errors.New("connection reset")
 
-// A scripted driver answers its calls to append, in turn, as it is told: it writes,
-// or not, and then says so, or that it does not know.
+// A scripted driver answers its calls to append by a script: it writes, or not, and then reports
+// the truth, or an unknown outcome.
 type scripted struct {
 	*memory.Driver
 	script  []step
@@ -405,8 +405,7 @@ func TestWriteInitialOfTheFirstMessageAgainIsTrue(t *testing.T) {
 	}
 }
 
-// keeping is a driver that keeps its arguments for later, as one does whose caller has
-// left.
+// keeping is a driver that keeps its arguments for later, like a driver after its caller has left.
 type keeping struct {
 	messagestore.Driver
 	kept []messagestore.Append

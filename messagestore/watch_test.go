@@ -366,8 +366,7 @@ func TestALookThatFailsRingsAndIsTakenUpAgain(t *testing.T) {
 	})
 }
 
-// The end of an outage may be met by another than the one that met its beginning, while that one
-// goes on.
+// One waiter may notice the end of an outage and another its beginning, while the latter goes on.
 func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -397,8 +396,8 @@ func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 	})
 }
 
-// A handle that was closed stays so: that is no outage, and no look at nothing ends one. Each
-// waiter is woken, to find out for itself.
+// A closed handle stays closed: that is not an outage, and reading no heads does not end one. Each
+// waiter is woken, to find out itself.
 func TestAClosedHandleIsNoOutage(t *testing.T) {
 	t.Parallel()
 	closed, away := newListening(), newTelling()

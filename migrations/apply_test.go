@@ -18,7 +18,7 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// run returns the output of a program. A test whose program is not there is skipped.
+// run returns the output of a program. If the program is missing, the test is skipped.
 func run(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	pgtest.Needs(t, cmd.Args[0])
@@ -146,7 +146,7 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 	}
 }
 
-// A tool that commits each statement by itself leaves nothing, and goes on to nothing.
+// If a tool commits each statement separately, the script leaves nothing and does not go on.
 func TestScriptThatIsNotInATransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -197,7 +197,7 @@ func TestScriptIsBoundedInTime(t *testing.T) {
 	}
 }
 
-// message-db is left as it is, until it is adopted.
+// message-db stays unchanged until it is adopted.
 func TestMessageDBIsLeftAsItIs(t *testing.T) {
 	t.Parallel()
 	for name, apply := range map[string]func(t *testing.T, url string){

@@ -44,7 +44,7 @@ func TestAServerMayBeSomebodyElses(t *testing.T) {
 	}
 }
 
-// empty drops what the test before has made.
+// empty drops everything that the previous test has made.
 func (m managed) empty() {
 	m.t.Helper()
 	conn := connect(m.t, m.superuser)
@@ -75,7 +75,7 @@ func (m managed) as(user, database string) string {
 	return "host=" + config.Host + " port=5432 user=" + user + " dbname=" + database
 }
 
-// database makes one that dba owns. It returns its URL for dba.
+// database makes a database owned by dba, and returns its URL for dba.
 func (m managed) database(name string) string {
 	m.t.Helper()
 	m.exec(m.superuser, "create database "+name+" owner dba")
@@ -217,7 +217,7 @@ func schemaIsMadeBefore(t *testing.T, m managed) {
 	}
 }
 
-// No name is put into SQL as it is.
+// Names are always quoted in SQL.
 func namesNeedNoCare(attribute string) func(t *testing.T, m managed) {
 	return func(t *testing.T, m managed) {
 		t.Helper()

@@ -16,7 +16,7 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// ways are how a database is migrated: each is given its URL.
+// ways are the ways to migrate a database; each gets the database's URL.
 func ways(t *testing.T) map[string]func(url string) {
 	t.Helper()
 	return map[string]func(url string){

@@ -27,7 +27,7 @@ var (
 	wantedRights string
 )
 
-// allRoles are those that clients are members of, in the order of testdata/rights.txt.
+// allRoles are the clients' roles, in the order of testdata/rights.txt.
 var allRoles = []string{"dibs_reader", "dibs_writer", "dibs_worker", "dibs_operator", "dibs_admin", "message_store"}
 
 func parseRights(t *testing.T, text string) map[string]string {
@@ -189,7 +189,7 @@ func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 	require.Zero(t, one[int](t, superuser, "select count(*) from dibs.fences"))
 }
 
-// An admin raises the epoch with any id but the one that it has.
+// An admin raises the epoch with any id except its current id.
 func TestEpochIsRaisedOnceByAnyID(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)

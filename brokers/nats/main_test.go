@@ -90,7 +90,7 @@ func (b *broker) connect() jetstream.JetStream {
 	return js
 }
 
-// stream makes the stream of the outbox, whose server forgets ids after 100 ms.
+// stream makes the stream of the outbox; its server forgets ids after 100 ms.
 func (b *broker) stream(js jetstream.JetStream, change func(*jetstream.StreamConfig)) jetstream.Stream {
 	config := jetstream.StreamConfig{
 		Name: "OUT", Subjects: []string{string(outgoing) + ".*"}, Storage: jetstream.FileStorage, Duplicates: 100 * time.Millisecond,
@@ -177,8 +177,8 @@ func arrived(t testing.TB, js jetstream.JetStream) map[string][]string {
 	return all
 }
 
-// requireOnce requires that the stream has each message of the outbox once, and those of a key in
-// order.
+// requireOnce requires that the stream has each message of the outbox once, and each key's messages
+// in order.
 func requireOnce(t testing.TB, store *messagestore.Store, js jetstream.JetStream, without ...string) {
 	t.Helper()
 	left := map[string]bool{}

@@ -64,7 +64,7 @@ func receiverOf(c jetstream.Consumer, f func(ctx context.Context, m jetstream.Ms
 	return must.New(natsbroker.NewReceiver(c, f, parkNone, &full))
 }
 
-// info returns what the server knows of a consumer.
+// info returns the server's data about a consumer.
 func info(t testing.TB, c jetstream.Consumer) *jetstream.ConsumerInfo {
 	i, err := c.Info(t.Context())
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func TestARunEndsWithItsConsumerOrConnection(t *testing.T) {
 	require.ErrorIs(t, r.Run(t.Context()), nats.ErrConnectionClosed)
 }
 
-// A message is one that a test makes up.
+// A message is a message made by a test.
 type message struct {
 	jetstream.Msg
 	subject string

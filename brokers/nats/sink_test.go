@@ -73,7 +73,8 @@ func TestAStaleSinkIsRefusedByTheServer(t *testing.T) {
 	requireOnce(t, store, js)
 }
 
-// A message of the stale sink that the stream does not have is published behind those that it has.
+// If the stream lacks a message of the stale sink, the message is published behind the messages
+// that the stream has.
 func TestAConflictBehindALowerMessageIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -94,8 +95,8 @@ func TestAConflictBehindALowerMessageIsTriedAgain(t *testing.T) {
 	requireOnce(t, store, js)
 }
 
-// A batch is published without waiting for one message before the next. What the server refuses
-// since its subject has gone on is looked at again, and each message has its own answer.
+// A batch is published without waiting between messages. If the server refuses a message because
+// its subject has moved on, the sink looks again, and each message has its own answer.
 func TestABatchIsPublishedOnceThoughItsSubjectsHaveGoneOn(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -262,7 +263,7 @@ func TestASubjectThatIsTooLongParks(t *testing.T) {
 	require.Less(t, len(err.Error()), 400)
 }
 
-// What is not of this outbox is met before anything is published.
+// A foreign message is noticed before anything is published.
 func TestAForeignLastMessageParks(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)

@@ -146,7 +146,7 @@ func (s watching) Send(ctx context.Context, m *outbox.Message) error {
 	return err
 }
 
-// A line is a connection whose answers a test holds back, and adds to.
+// A line is a connection on which a test can hold back answers, and add some.
 type line struct {
 	net.Conn // to the client
 
@@ -401,7 +401,7 @@ func cannotAcknowledge(t *testing.T, s *server) {
 	require.Zero(t, b.messages(t, b.queue))
 }
 
-// Another receiver gets what is not within the prefetch of the first.
+// Another receiver gets the messages beyond the prefetch of the first.
 func prefetched(t *testing.T, s *server) {
 	b := s.broker(t)
 	for i := range 5 {
@@ -430,7 +430,7 @@ func prefetched(t *testing.T, s *server) {
 	require.NoError(t, errors.Join(await.Receive(t, "the end of a run", ended), await.Receive(t, "the end of a run", ended)))
 }
 
-// Many who send wait for one dial, each for as long as its context lasts.
+// Concurrent calls of Send wait for the same dial, each as long as its context lasts.
 func TestADialThatHangsHoldsNobody(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int64

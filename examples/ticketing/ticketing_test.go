@@ -172,7 +172,7 @@ func TestASeatIsSoldOnceAndARequestIsCarriedOutOnce(t *testing.T) {
 	require.Equal(t, []string{"seat 12A is taken"}, th.mail.texts("bob@example.com"))
 }
 
-// Another body under a key is another's mistake: the answer of the first stands.
+// Another body under the same key is a mistake of that sender: the answer to the first stands.
 func TestAKeyThatIsUsedAgainForSomethingElseKeepsItsAnswer(t *testing.T) {
 	t.Parallel()
 	th := open(t)
@@ -254,7 +254,7 @@ func TestACommandThatCannotBeReadTakesNoOtherPartAlong(t *testing.T) {
 	await.Equal(t, "a mail to bob", 1, func() int { return len(th.mail.texts("bob@example.com")) })
 }
 
-// lines are those of a log.
+// lines are the lines of a log.
 type lines chan string
 
 func (l lines) Write(line []byte) (int, error) {

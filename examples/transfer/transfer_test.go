@@ -312,7 +312,7 @@ func TestARefusalGivesTheMoneyBack(t *testing.T) {
 	})
 }
 
-// An order without money never comes to the bank, and nothing is said of it.
+// An order without money never reaches the bank, and publishes no event.
 func TestAnAccountWithoutMoneyIsNotDebited(t *testing.T) {
 	inBubble(t, transfer.Config{}, func(t *testing.T, w *world) {
 		w.order(t, "7", 101)

@@ -24,8 +24,8 @@ import (
 // suite on.
 const bugVariable = "QUEUETEST_BUG"
 
-// It passes on a sound driver, whose transactions are the test's. TestEveryBugIsFound starts it on
-// broken ones, each in a process of its own, and there it must fail.
+// It passes on a sound driver, with transactions made by the test. TestEveryBugIsFound starts it on
+// broken drivers, each in a separate process, and there it must fail.
 func TestQueuesInMemory(t *testing.T) {
 	t.Parallel()
 	broken := bug{breaks: func(*driver) {}}
@@ -103,8 +103,7 @@ func (b bug) suite(t *testing.T) (output string, err error) {
 	return string(combined), err
 }
 
-// A driver is a sound one in which some calls are changed: what is asked of it, and what it
-// answers.
+// A driver is a sound driver with changes to the arguments and answers of some calls.
 type driver struct {
 	*memory.Driver
 
@@ -132,7 +131,7 @@ type driver struct {
 	anySession         bool
 }
 
-// time is what the driver takes for the time where its clock shows t. It is called by one goroutine
+// time returns the time that the driver uses when its clock shows t. It is called by one goroutine
 // at a time.
 func (d *driver) time(t time.Time) time.Time {
 	if t.Before(d.latest) && d.back != nil {
@@ -252,7 +251,7 @@ func (d *driver) Queues(ctx context.Context) ([]queuing.Status, error) {
 	return all, err
 }
 
-// known returns what is known of an item, or a zero item.
+// known returns the state of an item, or a zero item.
 func (d *driver) known(q queuing.Queue, at messagestore.GlobalPosition) queuing.Item {
 	item, _ := d.Driver.QueueItem(context.Background(), q, at)
 	return item
@@ -378,14 +377,14 @@ type bug struct {
 	breaks  func(d *driver)
 }
 
-// asks changes what is asked of a take, answers what it answers.
+// asks changes the arguments of a take, answers its answer.
 func asks(f func(*queuing.Take)) func(*driver) { return func(d *driver) { d.ask = f } }
 
 func answers(f func(queuing.Take, *queuing.Taken)) func(*driver) {
 	return func(d *driver) { d.answer = f }
 }
 
-// finishes changes the ends of deliveries that are asked of a take.
+// finishes changes the ends of deliveries in a take.
 func finishes(f func(*queuing.Finish)) func(*driver) {
 	return asks(func(q *queuing.Take) {
 		for i := range q.Finishes {
@@ -394,7 +393,7 @@ func finishes(f func(*queuing.Finish)) func(*driver) {
 	})
 }
 
-// turns changes the ends of deliveries that are asked of a take of a queue of streams.
+// turns changes the ends of deliveries in a take of a queue of streams.
 func turns(f func(*queuing.Finish)) func(*driver) {
 	return asks(func(q *queuing.Take) {
 		for i := range q.Finishes {
@@ -410,7 +409,7 @@ func ignores(action queuing.Action) func(*driver) {
 	return func(d *driver) { d.change = func(c *queuing.Change) bool { return c.Action != action } }
 }
 
-// removes changes what a removal is asked for.
+// removes changes the arguments of a removal.
 func removes(change func(*queuing.Removal)) func(*driver) {
 	return func(d *driver) {
 		d.remove = func(r queuing.Removal) (queuing.RemovedQueue, error) {

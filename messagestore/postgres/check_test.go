@@ -160,7 +160,7 @@ func TestServerThatMayLoseMessagesIsRefused(t *testing.T) {
 	exec(t, admin, "alter role "+user+" superuser", "alter role "+user+" set synchronous_commit = off")
 	requireUnsafe(t, tryOpen(t, with(t, url, "user", user)), lazy)
 
-	// All there is to mend is said at once.
+	// One error names everything that has to be mended.
 	setOnServer(t, admin, "fsync", "off")
 	requireUnsafe(t, tryOpen(t, with(t, url, "synchronous_commit", "off")), postgres.UnsafeSetting{Name: "fsync", Value: "off", Need: "on"}, lazy)
 }
@@ -452,7 +452,7 @@ func TestServerIsAskedInOneRoundTrip(t *testing.T) {
 	require.Equal(t, []int64{2, 1}, trips)
 }
 
-// The error of a standby to a writer: the server may not be the one that was checked.
+// If a standby refuses a write, the server may be another one than was checked.
 func TestServerThatRefusesToWriteIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
@@ -509,7 +509,7 @@ func TestConsumerStopsAtAServerThatMayLoseMessages(t *testing.T) {
 	require.ErrorIs(t, c.Run(t.Context()), postgres.ErrUnsafeSettings)
 }
 
-// A standby is no place to consume from, until it is promoted.
+// A consumer waits for a standby until it is promoted.
 func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	t.Parallel()
 	primary := ownServer.Together(t)
@@ -571,7 +571,7 @@ func TestCheckNamesTheMissingRight(t *testing.T) {
 	require.ErrorContains(t, err, "grant dibs_reader to read, dibs_writer to write, dibs_worker to work on queues, or dibs_admin to trim, delete and verify, to the user of this connection")
 }
 
-// A connection that was good before is asked again.
+// A connection that was good before is checked again.
 func TestCheckSeesWhatHasChangedSinceTheConnectionWasMade(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.SchemaInShared(t)
@@ -689,7 +689,7 @@ func TestErrorsOfTheServerSayWhatTheyMean(t *testing.T) {
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 }
 
-// A consumer over what no retry mends returns, and says why.
+// A consumer returns an error that a retry cannot mend.
 func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 	t.Parallel()
 	closed := func(t *testing.T) *pgxpool.Pool {

@@ -104,9 +104,9 @@ func requireDone(endings []queuing.Ending, err error) error {
 	return err
 }
 
-// takes reserves items. After a lost answer another session takes over: what the lost call reserved
-// is offered again at once, and what it reserves later, when its lease is over. In the end each
-// item is finished once.
+// takes reserves items. After a lost answer another session takes over. Items that the lost call
+// has reserved are offered again at once; items that it reserves later, when its lease is over. In
+// the end each item is finished once.
 func takes(w way) scene {
 	return scene{
 		name: "queue take: " + w.name, mode: w.mode, thorough: w == prepared, changes: true, before: queueItems, warm: queueWarm(w),

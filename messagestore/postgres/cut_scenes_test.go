@@ -251,7 +251,7 @@ func metWrongly(last []*messagestore.Message) error {
 	return &messagestore.OutcomeUnknownError{Cause: fmt.Errorf("it met %v", last)}
 }
 
-// meets is a scene of a write that meets a message with so much data: one that is met is whole.
+// meets is a scene of a write that meets a message with this much data, and gets it completely.
 func meets(name string, w way, size int) scene {
 	s := writes(name, w, func(ctx context.Context, c *attempt, key string) []ended {
 		a := messages(c, key, 7, 1)
@@ -285,7 +285,7 @@ func appendTwice(ctx context.Context, c *attempt, key string) []ended {
 	return []ended{{appends: []messagestore.Append{a}, err: err}}
 }
 
-// write1 writes by a store, which asks by itself, at the version of the last write.
+// write1 writes by a store, which resolves the outcome, at the version of the last write.
 func write1(ctx context.Context, c *attempt, key string) []ended {
 	before, a := messages(c, key, messagestore.NoStream, 1), messages(c, key, 0, 1)
 	if _, err := must.New(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), before); err != nil {
@@ -337,7 +337,7 @@ func transaction(w way) scene {
 	return s
 }
 
-// idOf returns the id of one of the messages that reads find.
+// idOf returns the id of a message that reads find.
 func idOf(c *attempt, n int) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(string(c.category)+strconv.Itoa(n)))
 }

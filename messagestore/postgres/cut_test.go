@@ -510,7 +510,7 @@ func cutAll(t *testing.T, ways []way) {
 	}
 }
 
-// A called is how a call is cut: in these scenes, or, where there are none, why it is not.
+// A called says how a call is cut: in these scenes, or else why it is not cut.
 type called struct {
 	scenes []string
 	why    string

@@ -71,7 +71,7 @@ func (d *Driver) TogetherWith(category messagestore.Category) messagestore.Categ
 	}
 }
 
-// ReadTogether reads streams as a group, and returns what the group holds.
+// ReadTogether reads streams as a group, and returns the group's result.
 func (d *Driver) ReadTogether(ctx context.Context, queries ...messagestore.StreamQuery) ([][]*messagestore.Message, error) {
 	group := make([]*gathered, len(queries))
 	for i, q := range queries {
@@ -103,7 +103,7 @@ func (d *Driver) AppendEach(ctx context.Context, appends []messagestore.Append) 
 	return d.AppendOrMeetEach(ctx, appends)
 }
 
-// AppendOrMeetEach writes a group, of which the writes with these numbers are told what they met.
+// AppendOrMeetEach writes a group, in which the writes with these numbers are TryAppends.
 func (d *Driver) AppendOrMeetEach(ctx context.Context, appends []messagestore.Append, meets ...int) []Answer {
 	writes := make([][]messagestore.Append, len(appends))
 	for i, a := range appends {

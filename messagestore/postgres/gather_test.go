@@ -21,8 +21,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
-// A library is a store whose reads of streams slow-… and stuck-… wait while their lock is held, and
-// of bad-… fail.
+// A library is a store in which reads of streams slow-… and stuck-… wait while their lock is held,
+// and reads of bad-… fail.
 type library struct {
 	*postgres.Driver
 
@@ -73,7 +73,7 @@ func (l *library) hold(t *testing.T, lock int) (end func()) {
 	return end
 }
 
-// A page is of one read.
+// A page is the result of one read.
 type page struct {
 	stream   messagestore.StreamName
 	messages []*messagestore.Message
@@ -124,7 +124,7 @@ func (l *library) awaitLocks(t *testing.T, n int) {
 	})
 }
 
-// What a read finds does not depend on the reads that it goes with.
+// The result of a read does not depend on the reads in its group.
 func TestReadsThatGoTogetherFindWhatEachFindsAlone(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t)
@@ -259,7 +259,7 @@ func TestASlowReadDoesNotHoldUpItsGroup(t *testing.T) {
 	}
 }
 
-// A caller that leaves is told so at once.
+// A caller that leaves gets its error at once.
 func TestAReadThatWaitsForOthersEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t)

@@ -31,8 +31,8 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// A crowd is writes that wait behind one that waits for a lock, so that they are
-// sure to be committed together once it is released.
+// A crowd is a number of writes behind a write that waits for a lock, so that they are certainly
+// committed together when the lock is released.
 type crowd struct {
 	t        *testing.T
 	driver   *postgres.Driver
@@ -323,8 +323,8 @@ func TestRepeatsInAGroupAreOneMessage(t *testing.T) {
 	require.ErrorIs(t, errs[5], messagestore.ErrIDConflict)
 }
 
-// A group has writes of several categories. One that somebody else has is waited for
-// by its own writes and by no others.
+// A group has writes to several categories. If another session has the lock of a category, only the
+// writes to that category wait.
 func TestABusyCategoryHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	c := gather(t)
@@ -361,8 +361,8 @@ func TestABusyCategoryHoldsUpNoOther(t *testing.T) {
 	require.Equal(t, int64(2), writes)
 }
 
-// In English a colon is between a dash and a dot, so that another type of an entity's streams would
-// be taken for one that is busy.
+// In English a colon sorts between a dash and a dot, so a category of the same entity with a type
+// could be mistaken for the busy category.
 func TestAGroupTakesItsCategoriesForWhatTheyAreInEveryLanguage(t *testing.T) {
 	t.Parallel()
 	url := pgtest.DatabaseInEnglish(t)
@@ -432,8 +432,8 @@ func TestAnIDOfAnOpenTransactionHoldsUpItsOwnWriteAlone(t *testing.T) {
 	require.NoError(t, answers[2].Err)
 }
 
-// Where transactions are too old to share, each write is by itself: but writes to one locked
-// category fail after one wait, and others are written.
+// If transactions are too old to share, each write is sent alone; but writes to one locked category
+// fail after a single wait, and others are written.
 func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.SchemaInShared(t)
@@ -463,7 +463,7 @@ func TestAWriteThatTakesTooLongFailsNoOther(t *testing.T) {
 	c.add(t.Context(), record(c.category.Stream("1")), func(_ messagestore.Written, err error) { first <- err })
 	c.add(t.Context(), record(c.category.Stream("2")), func(_ messagestore.Written, err error) { second <- err })
 
-	// The write before the group, the group, and the first write of it by itself.
+	// The write before the group, the group, and the group's first write alone.
 	cancelStatements(t, 3, lockWaitersSQL, string(c.category))
 
 	require.Equal(t, "57014", refusal(t, await.Receive(t, "the end of the first write", first)).Code)
@@ -471,9 +471,9 @@ func TestAWriteThatTakesTooLongFailsNoOther(t *testing.T) {
 	require.NoError(t, await.Receive(t, "the end of the second write", second))
 }
 
-// cancelStatements cancels so many statements in turn, as a timeout does, once they wait: those of
-// the processes that a query returns. A timeout that is short enough to be waited for may end other
-// statements on a slow machine.
+// cancelStatements cancels n statements, one after the other, like a timeout: those of the
+// processes that a query returns, once they wait. A short real timeout might end other statements
+// on a slow machine.
 func cancelStatements(t *testing.T, times int, waiters string, args ...any) {
 	t.Helper()
 	pool := pgtest.Pool(t)
@@ -526,7 +526,7 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 	require.Equal(t, 1, failed, "before the other was written")
 }
 
-// A write whose category is free does not hold up the others again.
+// A write to a free category does not hold up the others again.
 func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
@@ -546,7 +546,7 @@ func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 
 	done := await.Go(func() []postgres.Answer { return driver.AppendEach(t.Context(), group) })
 
-	// The group, and the slow write by itself.
+	// The group, and the slow write alone.
 	cancelStatements(t, 2, "select pid from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'", pool.Config().ConnConfig.Database)
 
 	answers := await.Receive(t, "the end of the group", done)
@@ -557,7 +557,7 @@ func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "write one by one"), log.String())
 }
 
-// A write that nothing waits beside is asked for once, whoever cancels it.
+// If no other write waits, a cancelled write is tried only once.
 func TestASlowWriteOfSeveralMessagesIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
@@ -581,7 +581,7 @@ func TestASlowWriteOfSeveralMessagesIsNotTriedAgain(t *testing.T) {
 	require.Equal(t, 1, pgtest.Value[int](t, pool, fmt.Sprintf("select last_value from %s.begun", schema)))
 }
 
-// limitedPool returns a pool whose connections have a setting.
+// limitedPool returns a pool of connections with a setting.
 func limitedPool(t *testing.T, setting, value string) *pgxpool.Pool {
 	t.Helper()
 	config := pgtest.Pool(t).Config()
@@ -726,7 +726,7 @@ func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 	}
 }
 
-// Where transactions do not see the writes that they wait for, each write is by itself.
+// If transactions do not see the writes that they wait for, each write is sent alone.
 func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 	t.Parallel()
 	c := gatherOver(t, must.New(postgres.New(limitedPool(t, "default_transaction_isolation", "repeatable read"), nil)))
@@ -745,8 +745,8 @@ func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 	require.Zero(t, writes)
 }
 
-// Each write of a group, to one stream or several of two categories, has the outcome that it would
-// have by itself.
+// Each write of a group, to one stream or to several of two categories, has the same outcome as
+// alone.
 func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -840,8 +840,8 @@ func TestWritesToTwoCategoriesWaitForBothInTheNextGroup(t *testing.T) {
 	require.Equal(t, int64(3), writes)
 }
 
-// A group whose first write is to two categories has the one of the lesser name before it waits for
-// the other, whichever the write names first: as append does, so they never wait for each other.
+// If a group's first write is to two categories, the group locks the category with the lesser name
+// first, in any order of the write, like append, so that they never wait for each other.
 func TestAGroupWaitsForItsCategoriesInTheOrderOfTheirNames(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -906,8 +906,8 @@ func TestWritesToTheSameCategoriesWaitInOneShard(t *testing.T) {
 	require.Equal(t, int64(3), writes)
 }
 
-// A write to several streams goes as a group goes, also where no other waits, and is answered as by
-// itself.
+// A write to several streams goes as a group, even if no other write waits, and gets the same
+// answer as alone.
 func TestAWriteToSeveralStreamsIsAGroupOfOne(t *testing.T) {
 	t.Parallel()
 	d := must.New(postgres.New(pgtest.Pool(t), nil))
@@ -987,7 +987,7 @@ func TestAWriteOfAGroupIsNotWrittenInPart(t *testing.T) {
 	require.Equal(t, int64(4), writes)
 }
 
-// Of a write to several streams one has come before by itself, or has another id's message.
+// One part of a write to several streams was written before alone, or its id has another message.
 func TestAWriteToSeveralStreamsLeavesItsGroupForAnIDThatIsThere(t *testing.T) {
 	t.Parallel()
 	d := must.New(postgres.New(pgtest.Pool(t), nil))

@@ -366,9 +366,9 @@ func TestGroupOfTheSmallestHash(t *testing.T) {
 	require.Equal(t, 1, found)
 }
 
-// A driver that is called past the store's validators, whichever way it sends a write, refuses
-// it, writes none of it, and is as good as before. Only the store validates the contents of data
-// and metadata.
+// If invalid writes reach the driver past the store's validators, it refuses them in every way of
+// sending, writes nothing, and still works. Only the store validates the contents of data and
+// metadata.
 func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 	t.Parallel()
 	record := func(change func(*messagestore.Encoded)) func(*messagestore.Append) {
@@ -473,7 +473,7 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 	}
 }
 
-// Reads that are none, past the store's validators.
+// Invalid reads, past the store's validators.
 func TestHostileReadsAreRefusedByTheDatabase(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

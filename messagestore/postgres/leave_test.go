@@ -147,7 +147,7 @@ func (g *gate) goes(t *testing.T, p party, leavers ...int) []error {
 var someLeave = [][]int{nil, {0}, {1}, {3}, {0, 1, 2}, {1, 2, 3}, {0, 3}, {0, 1, 2, 3}}
 
 // Callers leave a group of writes before it is sent, and the take that goes with it is refused, or
-// not. Those that stay have their answer, those that left have written nothing.
+// not. The callers that stay get their answers, and the callers that left have written nothing.
 func TestCallersLeaveAGroupWhoseTakeIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func(t *testing.T, g *gate, take *queuing.Take){
@@ -228,8 +228,8 @@ func (g *gate) writes() map[string]func(ctx context.Context, stream messagestore
 	}
 }
 
-// worker waits for a write that takes a take along, until end is called, and is told what became of
-// it.
+// worker waits for a write that takes its take along, until end is called, and gets the take's
+// result.
 func (*gate) worker(take queuing.Take) (stop *queuing.Stop, told <-chan rode, end func()) {
 	stop = queuing.NewStop()
 	stop.Wait(true)
@@ -250,8 +250,8 @@ func (*gate) worker(take queuing.Take) (stop *queuing.Stop, told <-chan rode, en
 	return stop, answers, func() { close(ended) }
 }
 
-// Callers leave a group of reads before it is sent, and the group fails, or not. Those that stay
-// read what is there.
+// Callers leave a group of reads before it is sent, and the group fails, or not. The callers that
+// stay read the right messages.
 func TestCallersLeaveAGroupOfReads(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)

@@ -48,7 +48,7 @@ func awaitListener(t *testing.T, pool *pgxpool.Pool, before ...uint32) {
 	})
 }
 
-// watch returns the bell of a category whose watcher waits for an hour if it has to.
+// watch returns the bell of a category, for a watcher that waits up to an hour.
 func watch(t *testing.T, driver messagestore.Driver, category messagestore.Category, interval time.Duration) <-chan messagestore.GlobalPosition {
 	t.Helper()
 	bell, stop := must.New(messagestore.New(driver, nil)).Watch(category, interval)
@@ -56,7 +56,7 @@ func watch(t *testing.T, driver messagestore.Driver, category messagestore.Categ
 	return bell
 }
 
-// requireRing waits until the bell rings for a message, or for one that is not known.
+// requireRing waits until the bell rings for a message, or for an unknown message.
 func requireRing(t *testing.T, bell <-chan messagestore.GlobalPosition, head messagestore.GlobalPosition) {
 	t.Helper()
 	await.That(t, fmt.Sprintf("a ring for %d", head), func() (bool, any) {
@@ -390,7 +390,7 @@ func TestWhoBeginsToListenWaitsForWritersThatHaveLooked(t *testing.T) {
 	require.Zero(t, pgtest.Value[int64](t, listener, "select dibs.stream_version('account-1')"))
 }
 
-// A write through one wakes the listeners beside it.
+// A write through one store wakes the listeners of others.
 func TestWritesThroughPgBouncerAreHeard(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)

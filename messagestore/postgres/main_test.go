@@ -25,9 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(onOwnDatabase{m}) }
 // have a standby.
 var ownServer pgtest.SharedServer
 
-// onOwnDatabase runs the tests on a database of the package's own, whose functions wait for locks
-// as long as it takes. In one that is shared with other packages a writer may wait for a listener,
-// and the listener for a transaction of another test: for more than 10 seconds, on a busy machine.
+// onOwnDatabase runs the tests on the package's own database, with functions that wait for locks
+// without limit. In a database shared with other packages a writer may wait for a listener, and the
+// listener for a transaction of another test: for more than 10 seconds, on a busy machine.
 type onOwnDatabase struct{ m *testing.M }
 
 func (o onOwnDatabase) Run() int {

@@ -97,7 +97,8 @@ func TestLoserMeetsItsWinnerOfTheSameGroup(t *testing.T) {
 	require.Nil(t, answers[5].Met)
 }
 
-// A conflict is of the end of its group. A write is never told of the very version that it expects.
+// A conflict shows the state after its group. It never shows exactly the version that the write
+// expects.
 func TestWriteWhoseVersionComesLaterInItsGroupIsWritten(t *testing.T) {
 	t.Parallel()
 	driver := must.New(postgres.New(pgtest.Pool(t), nil))
@@ -208,7 +209,7 @@ func TestGroupThatFallsApartMeetsAllTheSame(t *testing.T) {
 	}
 }
 
-// A level that the user has by default is not that of a transaction of the caller's.
+// The user's default level does not count as the level of a caller's transaction.
 func TestWriteMeetsWhateverTheDefaultLevel(t *testing.T) {
 	t.Parallel()
 	driver := must.New(postgres.New(limitedPool(t, "default_transaction_isolation", "serializable"), nil))

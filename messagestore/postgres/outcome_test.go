@@ -237,7 +237,7 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 	require.NoError(t, await.Receive(t, "the end of the call", done))
 }
 
-// proxied returns a proxy, and a pool whose connections pass it.
+// proxied returns a proxy, and a pool with connections through it.
 func proxied(t *testing.T) (*pgproxy.Proxy, *pgxpool.Pool) {
 	t.Helper()
 	base := pgtest.Pool(t).Config()
@@ -442,7 +442,7 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	require.False(t, written.Duplicate)
 }
 
-// With nobody asking it is as good as any other.
+// If nobody resolves it, it is written like any other.
 func TestWriteThatArrivesLateIsWritten(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
@@ -469,8 +469,8 @@ func TestWriteThatArrivesLateIsWritten(t *testing.T) {
 	require.Equal(t, messagestore.Version(1), must.Do(store.Resolve(t.Context(), lost))(t)[0].Version)
 }
 
-// A caller that is told that nobody knows, and then that it was not written, is not
-// proved wrong by the group that its write is in.
+// If a caller gets an unknown outcome, and Resolve then says "not written", the write's group does
+// not write it later.
 func TestGroupDoesNotWriteForACallerThatWasToldItDidNot(t *testing.T) {
 	t.Parallel()
 	c := gather(t)
@@ -529,8 +529,8 @@ func TestAFenceIsRaisedToWhereItNeverWas(t *testing.T) {
 	}
 }
 
-// One whose group waits for a connection when its caller leaves has not been sent: that it is
-// not written is sure, and the others of the group are.
+// If a caller leaves while the group waits for a connection, its write is certainly not written,
+// and the other writes of the group are.
 func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 	t.Parallel()
 	category := storetest.Category(t)
@@ -707,8 +707,8 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	require.NotContains(t, log.String(), "write one by one")
 }
 
-// REINDEX CONCURRENTLY has each index twice for a while, and the old one is the first that is met,
-// by another name.
+// During REINDEX CONCURRENTLY each index exists twice for a while, and the server checks the old
+// one first, under another name.
 func TestAnIndexThatIsMadeAnewIsNotSomebodyElses(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)

@@ -31,8 +31,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// In every mode of sending statements that a pool has: a proxy that pools transactions needs one
-// that prepares nothing.
+// This runs in every mode of a pool for sending statements: a proxy that pools transactions needs a
+// mode without prepared statements.
 func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)

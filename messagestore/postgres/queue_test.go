@@ -331,7 +331,7 @@ func TestAStreamThatIsCancelledBeforeItIsMetIsNotOffered(t *testing.T) {
 	require.Equal(t, []messagestore.GlobalPosition{written[0].GlobalPosition, written[2].GlobalPosition}, offered)
 }
 
-// A rode is what a worker was told of its take.
+// A rode is the result that a worker got for its take.
 type rode struct {
 	queuing.Taken
 	err error
@@ -372,7 +372,7 @@ func waitLess(t *testing.T, pool *pgxpool.Pool, functions ...string) {
 	}
 }
 
-// statements are what was sent. A round trip with several counts once.
+// statements are the statements that were sent. A round trip with several counts once.
 type statements struct {
 	mu  sync.Mutex
 	all []string
@@ -396,7 +396,7 @@ func (s *statements) since() []string {
 	return all
 }
 
-// The take is in the transaction of the write, and finds what it has written.
+// The take is in the transaction of the write, and sees its messages.
 func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 	t.Parallel()
 	pool, d := riders(t)
@@ -429,7 +429,7 @@ func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 	require.Equal(t, 2, pgtest.Value[int](t, pool, "select count(*) from dibs.queue_open where session = 7 and state = 'o'"))
 }
 
-// What is wrong with the take is the worker's to find out: the write is not refused for it, and not
+// An error of the take concerns only the worker: the write is not refused because of it, and not
 // written twice.
 func TestAWriteIsWrittenThoughTheTakeThatGoesWithItIsRefused(t *testing.T) {
 	t.Parallel()

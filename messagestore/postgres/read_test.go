@@ -157,7 +157,7 @@ func TestWhatFiltersNothingIsNoFilter(t *testing.T) {
 	}
 }
 
-// hidden is a DB whose connection the driver does not find.
+// hidden is a DB with a connection that the driver does not find.
 type hidden struct{ postgres.DB }
 
 func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
@@ -257,7 +257,7 @@ func TestLimitThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-// A message stays as it is while other messages change and the connection is used again.
+// A message does not change while other messages are changed and the connection is reused.
 func TestMessagesShareNothing(t *testing.T) {
 	t.Parallel()
 	pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)

@@ -35,7 +35,7 @@ func cancelWait(t *testing.T, adm *pgx.Conn) {
 	})
 }
 
-// The server says that it has committed, and beside it that nobody else has it.
+// The server reports the commit, and a warning that no standby has it.
 func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	url := ownServer.Alone(t)
@@ -243,7 +243,7 @@ func TestConflictsOfAGroupAreToldOnceTheStandbyHasWhatIsInTheirWay(t *testing.T)
 	}
 }
 
-// moving returns a pool whose connections are to the server that was named when they were made.
+// moving returns a pool that connects to the server that is named at the time.
 func moving(t *testing.T, url string) (pool *pgxpool.Pool, to func(url string)) {
 	t.Helper()
 	var target atomic.Pointer[string]

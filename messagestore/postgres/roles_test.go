@@ -55,8 +55,8 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 	}
 }
 
-// A producer inserts, with a transaction of its own too, and cannot touch what others work on. The
-// error names the role that may.
+// A producer inserts, also in its own transaction, and cannot touch the items that others work on.
+// The error names the role that may.
 func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 	t.Parallel()
 	of := queuing.Queue{Name: string(storetest.Category(t))}
@@ -110,7 +110,7 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 	require.Equal(t, int64(1), item.Session)
 }
 
-// A right that is missing is one that the error tells how to get.
+// The error for a missing right names the remedy.
 func TestDeniedFunctionNamesARoleThatMayCallIt(t *testing.T) {
 	t.Parallel()
 	rows, err := pgtest.Pool(t).Query(t.Context(), `

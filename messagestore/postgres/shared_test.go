@@ -43,7 +43,7 @@ func begun(t *testing.T, pool *pgxpool.Pool) (pgx.Tx, *messagestore.Store) {
 	return tx, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
 }
 
-// blocks reports whether a session waits for the one with the given process.
+// blocks reports whether a session waits for the session with the given process id.
 func blocks(t *testing.T, pool *pgxpool.Pool, process uint32) (waits bool) {
 	t.Helper()
 	err := pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity a where $1 = any (pg_blocking_pids(a.pid)))", int32(process)).Scan(&waits) //nolint:gosec // as PostgreSQL has it
@@ -267,8 +267,8 @@ func TestATransactionHoldsNoReaderBackFromAMessageThatWasThereBefore(t *testing.
 	require.Len(t, streamsOf(t, store, category), 3)
 }
 
-// A transaction that rolls back, or whose process is killed, sends no wake-up. The message that it
-// held back is found by the poll.
+// If a transaction rolls back, or its process is killed, it sends no wake-up. The poll finds the
+// message that it held back.
 func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -439,8 +439,8 @@ func transacted(ctx context.Context, d *postgres.Driver, appends ...messagestore
 	})
 }
 
-// Each way to write to two streams in one transaction waits for the stream whose name is first, and
-// does not hold the other by then: so no two of them wait for each other.
+// Each way to write to two streams in one transaction waits for the stream that is first by name,
+// before it holds the other: so two of them never wait for each other.
 func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -472,8 +472,8 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// By chance the locks of one pair of categories are in this order whatever they are
-			// sorted by.
+			// By chance a pair of categories may have its locks in this order for any sort key, so
+			// there are several pairs.
 			for _, suffix := range []messagestore.Category{"1", "2", "3", "4", "5"} {
 				one := storetest.Category(t) + "a" + suffix
 				two := one + "b"
@@ -486,7 +486,7 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 				done := await.Go(func() error { return c.write(first, second) })
 				await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
 
-				// The second stream is nobody's.
+				// The second stream is not locked.
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				var err error

@@ -125,8 +125,8 @@ func TestConformanceOverASQLDatabase(t *testing.T) {
 	storetest.Run(t, storetest.Options{Open: func(*testing.T) messagestore.Driver { return must.New(postgres.NewSQL(db, nil)) }})
 }
 
-// requireUndone runs f in a transaction over a pool of one connection, and requires that nothing of
-// it is committed and that the connection is good for the next.
+// requireUndone runs f in a transaction over a pool of one connection, and requires that it commits
+// nothing and that the connection is still usable.
 func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.Tx) error) error {
 	t.Helper()
 	all := pgtest.Pool(t)
@@ -282,7 +282,8 @@ func TestACallThatWaitsForItsTurnIsToldForWhat(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// As many functions as the pool has connections read at a time, each beside its open transaction.
+// As many functions as the pool has connections read at the same time, each during its open
+// transaction.
 func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
@@ -519,8 +520,7 @@ func TestAFunctionThatNeverReturnsKeepsNoConnection(t *testing.T) {
 	require.Equal(t, messagestore.NoStream, version)
 }
 
-// adding rewrites a statement to itself, and adds one to a counter by the connection that it is
-// given.
+// adding leaves a statement unchanged, and adds one to a counter on the connection that it gets.
 type adding string
 
 func (a adding) RewriteQuery(ctx context.Context, conn *pgx.Conn, sql string, _ []any) (string, []any, error) {
@@ -528,7 +528,7 @@ func (a adding) RewriteQuery(ctx context.Context, conn *pgx.Conn, sql string, _ 
 	return sql, []any{string(a)}, err
 }
 
-// beginnings are what a function may do first. Each adds one to a counter.
+// beginnings are the possible first actions of a function. Each adds one to a counter.
 var beginnings = map[string]struct {
 	trips int // with those of an append and COMMIT
 	add   func(ctx context.Context, tx pgx.Tx, counter string) error
@@ -619,8 +619,9 @@ var beginnings = map[string]struct {
 	}},
 }
 
-// Whatever a function does first is of the transaction: it is committed with the message, and
-// rolled back with an error. What has arguments begins it in its own round trip.
+// The first action of a function is always in the transaction: it is committed with the message,
+// and rolled back with an error. A statement with arguments begins the transaction in its own round
+// trip.
 func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
@@ -660,7 +661,7 @@ func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
 	}
 }
 
-// A function that does nothing costs nothing, and its connection goes back as it was.
+// A function that does nothing costs nothing, and its connection goes back unchanged.
 func TestATransactionOfNothingSendsNothing(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
@@ -703,8 +704,8 @@ func TestAFirstStatementThatFailsAbortsTheTransaction(t *testing.T) {
 	}
 }
 
-// A connection of the pool that is gone shows in the function's first statement. That is no failure
-// of the function's.
+// A dead connection of the pool shows in the function's first statement. It does not count as a
+// failure of the function.
 func TestAConnectionThatWasGoneIsNoFailureOfTheFunction(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
@@ -767,9 +768,8 @@ func TestAConnectionOfADatabaseThatWasGoneIsNoFailure(t *testing.T) {
 	}
 }
 
-// A first statement that cannot be encoded is not sent, and costs the connection. The function is
-// called once more, as if it had begun with anything else: it may go on after the error, and
-// another connection is of no use to it.
+// A first statement that cannot be encoded is not sent, and the connection is lost. The function is
+// called once more, with BEGIN in a separate round trip: then it may go on after the error.
 func TestAFirstStatementThatCannotBeEncodedFailsAlone(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
@@ -803,8 +803,8 @@ func TestAFirstStatementThatCannotBeEncodedFailsAlone(t *testing.T) {
 	}
 }
 
-// Rows of the first statement that are left open are told as those of any other, and the function's
-// error is its own.
+// If the rows of the first statement are left open, the error is the same as for any other
+// statement, and the function's own error is returned.
 func TestRowsOfTheFirstStatementThatAreLeftOpen(t *testing.T) {
 	t.Parallel()
 	for _, first := range []messagestore.StreamName{"", "none-1"} {
@@ -828,7 +828,7 @@ func TestRowsOfTheFirstStatementThatAreLeftOpen(t *testing.T) {
 	}
 }
 
-// What a function reads through the store, it reads in its transaction.
+// A function's reads through the store use its transaction's connection.
 func TestAReadBeginsTheTransaction(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)

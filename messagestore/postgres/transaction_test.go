@@ -33,8 +33,8 @@ func alone(t *testing.T, level pgx.TxIsoLevel) {
 	}
 }
 
-// eachLevel runs test in a transaction of each level, which has its snapshot, and
-// beside a store outside of it.
+// eachLevel runs test in a transaction of each level, which has its snapshot, with another store
+// outside of it.
 func eachLevel(t *testing.T, test func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store)) {
 	t.Helper()
 	pool := pgtest.Pool(t)

@@ -21,8 +21,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// Callers hold all connections of a pool. Upkeep reads and writes all the same, on a connection
-// that is made as those of the pool are; another call waits, and its error names the pool.
+// Callers hold all connections of a pool. Upkeep still reads and writes, on an extra connection
+// with the pool's configuration; another call waits, and its error names the pool.
 func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
@@ -69,8 +69,7 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 	}
 }
 
-// A call that waits for one of the pool's connections, and finds that callers hold them all by
-// then.
+// A call waits for a connection of the pool, and then notices that callers hold them all.
 func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
@@ -117,7 +116,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 	conn.Release()
 }
 
-// No connection stays beside the pool.
+// No extra connection stays.
 func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 	t.Parallel()
 	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = t.Name() })

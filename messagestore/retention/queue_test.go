@@ -32,7 +32,7 @@ type keeper interface {
 	Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error)
 }
 
-// A kept is a store of its own, and a connection beside it that does damage.
+// A kept is a new store, and another connection that does damage.
 type kept struct {
 	keeper
 	driver queuing.Driver
@@ -133,7 +133,7 @@ func (k *kept) age(t *testing.T) {
 	k.exec(t, "UPDATE "+k.table("messages")+" SET time = "+change)
 }
 
-// What a queue has not finished stays, whatever its age, and so does what is beyond the queue's
+// Messages that a queue has not finished stay, at any age, and so do messages beyond the queue's
 // cursor.
 func TestOpenItemsStay(t *testing.T) {
 	t.Parallel()
@@ -257,8 +257,8 @@ func openStreamsStay(t *testing.T, k *kept) {
 	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 1}, must.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t))
 }
 
-// A completion that is asked for again after its message was removed is told as long as the item's
-// log tells that it was delivered; without a log the position may be of no item.
+// A repeated completion after the removal of its message is answered as long as the item's log
+// shows the delivery; without a log the position may not be an item's.
 func TestACompletionIsToldAgainAfterATrim(t *testing.T) {
 	t.Parallel()
 	onEach(t, aCompletionIsToldAgainAfterATrim)
@@ -369,7 +369,7 @@ func queued(t *testing.T, driver queuing.Driver) {
 	})
 }
 
-// A damage is a statement, and what verify expects in place of what is there then.
+// A damage is a statement, and the violation that Verify should find after it.
 type damage struct {
 	statement, want string
 	onSQLite        *damage // if it is another there; empty if SQLite has nothing like it

@@ -210,7 +210,7 @@ func TestADeletedStreamIsATombstone(t *testing.T) {
 	})
 }
 
-// They are all that is left of what was removed.
+// Only they show that messages were removed.
 func TestTheRecordsOfRemovalsStay(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, k *kept) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// OpenWith is Open with another database/sql driver, such as one that fails.
+// OpenWith is Open with another database/sql driver, such as a failing one.
 func OpenWith(ctx context.Context, driverName, path string, config *Config) (*Driver, error) {
 	return open(ctx, driverName, path, config)
 }
@@ -58,7 +58,7 @@ func (d *Driver) Settings(ctx context.Context) (map[string]string, error) {
 	return settings, err
 }
 
-// DataSource is the URI that SQLite is given for a path.
+// DataSource is the URI that SQLite gets for a path.
 var DataSource = dataSource
 
 // WriteOnReader tries a write that the connections for reading must refuse.

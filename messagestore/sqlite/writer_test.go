@@ -121,7 +121,8 @@ func inDriver(function string) bool {
 	})
 }
 
-// What a call finds out after its caller has left is nobody's: the race detector watches.
+// After its caller has left, a call must not touch the caller's variables: the race detector
+// watches.
 func TestACallWhoseCallerHasLeftHarmsNothing(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
@@ -651,7 +652,7 @@ func TestCloseDoesNotWaitForAnothersLock(t *testing.T) {
 	release()
 }
 
-// everyCall are the methods of a driver that use what it is over.
+// everyCall are the methods of a driver that use its database.
 var everyCall = map[string]func(ctx context.Context, d *sqlite.Driver) error{
 	"append": func(ctx context.Context, d *sqlite.Driver) error {
 		_, err := d.Append(ctx, appendOf("account-1", messagestore.AnyVersion, 1))

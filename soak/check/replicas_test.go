@@ -23,8 +23,8 @@ type seated struct {
 
 const ms = int64(1000) // microseconds
 
-// A groupState is what a checkpoint says of a group. One without parts says that all slots are
-// free, at its position.
+// A groupState is a checkpoint's data about a group. Without parts all slots are free, at its
+// position.
 type groupState struct {
 	Position messagestore.GlobalPosition `json:"-"`
 	By       string                      `json:"by,omitempty"`
@@ -92,7 +92,7 @@ const (
 
 func parts(parts ...part) []part { return parts }
 
-// inSlots returns a stream of an even slot and one of an odd one.
+// inSlots returns a stream in an even slot and a stream in an odd slot.
 func inSlots() (ofEven, ofOdd messagestore.StreamName) {
 	for _, name := range []messagestore.StreamName{"account-1", "account-2", "account-3", "account-4", "account-5", "account-6"} {
 		if name.GroupMember(32)%2 == 0 {

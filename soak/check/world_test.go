@@ -43,7 +43,7 @@ type act struct {
 	end    *history.Event
 }
 
-// A nemesis is what it did.
+// A nemesis is a record of the nemesis.
 type nemesis struct{ call, answer crew.Event }
 
 // message makes up a message.
@@ -150,14 +150,14 @@ func (w *world) row(a *act, n int) *check.Row {
 	return w.byID[a.invoke.Appends[0].Messages[n].ID]
 }
 
-// seen is a message as it is read.
+// seen is a message that was read.
 func seen(r *check.Row) history.Append {
 	return history.Append{Stream: r.Stream, Messages: []history.Message{
 		{ID: r.ID, Value: r.Value, Hash: r.Hash, Position: r.Position, Global: r.Global},
 	}}
 }
 
-// consumer is one that reads category account.
+// consumer is a consumer of category account.
 func (w *world) consume(proc, name string, from, to int64, interval, batch int) *life {
 	e := history.Event{Call: history.Run, Consumer: name, Category: "account", Alone: true, Interval: interval, Batch: batch}
 	a := w.do(proc, from, to, history.OK, e, history.Event{})

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// newCrew has two slots, of which the second ends by itself.
+// newCrew has two slots; the process of the second ends without being told.
 func newCrew(t *testing.T) *Crew {
 	t.Helper()
 	c, err := New(t.Context(), Config{
@@ -61,7 +61,7 @@ func (c *Crew) slot(name string) *Slot {
 	return nil
 }
 
-// told waits until a process of a slot other than before was told that there are no more faults.
+// told waits until a process of a slot, other than before, has learned that the faults are over.
 func told(t *testing.T, s *Slot, before string) {
 	t.Helper()
 	await.True(t, "a process is told that there are no more faults", func() bool {

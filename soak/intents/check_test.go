@@ -15,8 +15,8 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A world is the history of one key: a holder that dies, one that takes over while another waits,
-// and the last one, that confirms in a transaction.
+// A world is the history of one key: a holder dies, a second takes over while a third waits, and
+// the third confirms in a transaction.
 type world struct {
 	Messages []*Message
 	Calls    []*Call
@@ -26,7 +26,7 @@ type world struct {
 }
 
 type (
-	// A Message is one of an intent's stream.
+	// A Message is a message of an intent's stream.
 	Message struct {
 		Stream   string
 		Position int64
@@ -42,7 +42,7 @@ type (
 		Answer  Record
 		Target  string // of the nemesis
 	}
-	// A Write is one that the resource was asked for.
+	// A Write is a write to the resource.
 	Write struct {
 		At       int64
 		Key      string

@@ -60,7 +60,7 @@ func TestATornLineIsLeftOutAndAnotherIsNot(t *testing.T) {
 	require.ErrorContains(t, h.Gather(t.Context()), "worker-2")
 }
 
-// rows are those of a query of the store.
+// rows are the rows of a query of the store.
 type rows struct{ left [][]any }
 
 func (r *rows) Next() bool { return len(r.left) > 0 }

@@ -30,7 +30,7 @@ type world struct {
 }
 
 type (
-	// A Message is one of the queue's category: an item.
+	// A Message is a message of the queue's category: an item.
 	Message struct {
 		Position   int64
 		Stream     string
@@ -40,7 +40,7 @@ type (
 		Due        int64
 		Gone, Open bool
 	}
-	// A Row is of an item that is not finished.
+	// A Row is the row of an unfinished item.
 	Row struct {
 		Position       int64
 		Version        int
@@ -48,7 +48,7 @@ type (
 		Failures       int
 		Session, After int64
 	}
-	// A Line is of an item's log.
+	// A Line is a line of an item's log.
 	Line struct {
 		Position    int64
 		Version     int
@@ -130,7 +130,7 @@ func (w *world) check(t *testing.T) *promise.Verdict {
 	return v
 }
 
-// event adds one of the nemesis.
+// event adds an event of the nemesis.
 func (w *world) event(from, to int64, call crew.Event) {
 	call.At = at(from)
 	w.Events = append(w.Events, Event{call, crew.Event{At: at(to), Answer: crew.OK}})

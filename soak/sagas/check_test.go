@@ -25,7 +25,7 @@ type world struct {
 }
 
 type (
-	// A Message is one of a saga, a letter or a timer.
+	// A Message is a message of a saga, a letter or a timer.
 	Message struct {
 		Category, Stream string
 		Position         int64
@@ -34,7 +34,7 @@ type (
 		Data             string
 		Due              int64
 	}
-	// A Call is one of a process, or of the nemesis, with its answer.
+	// A Call is a call of a process, or of the nemesis, with its answer.
 	Call struct {
 		Record
 		Process string
@@ -87,7 +87,7 @@ func (w *world) check(t *testing.T) *promise.Verdict {
 	return v
 }
 
-// fault adds one of the nemesis.
+// fault adds a fault of the nemesis.
 func (w *world) fault(from, to int64, what, target string, off time.Duration) {
 	w.call("nemesis", from, to, Record{Call: what}, Record{Answer: OK})
 	last := w.Calls[len(w.Calls)-1]

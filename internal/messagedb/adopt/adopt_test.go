@@ -113,8 +113,8 @@ func fill(t *testing.T, url string) {
 	}
 }
 
-// messages writes those that there are from the beginning. The last ones have numbers that are
-// drawn and not used, also the last.
+// messages writes the initial messages. There are drawn but unused positions between the last ones,
+// and after the last.
 var messages = []string{
 	`select write_message(gen_random_uuid()::varchar, 'account-' || n % 7, 'Deposited', jsonb_build_object('n', n, 'b', 1e3, 'a', null),
 			case n % 3 when 0 then jsonb_build_object('correlationStreamName', 'transfer-' || n) when 1 then '{"x": 1.50}' end)

@@ -143,7 +143,7 @@ func TestOtherEncodingIsRefused(t *testing.T) {
 	require.Equal(t, []adopt.Obstacle{{Kind: adopt.ObstacleSource, Problem: "the database's encoding is LATIN1, and it has to be UTF8"}}, plan.Obstacles)
 }
 
-// Each is one that only others' care, or carelessness, makes.
+// Each is an obstacle that only other users can make, carefully or carelessly.
 func TestUnusualTablesAreRefused(t *testing.T) {
 	t.Parallel()
 	url, conn := messageDB(t)
@@ -325,7 +325,7 @@ func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 	must.Do(run(t, url, nil))(t)
 }
 
-// When there is no way back, none is kept.
+// Without a way back no old table is kept.
 func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	t.Parallel()
 	_, conn := adopted(t)
@@ -341,7 +341,7 @@ func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	require.False(t, must.Do(adopt.Status(t.Context(), conn))(t).HasOld)
 }
 
-// Messages deleted or written by hand are no obstacle, and no surprise either.
+// Messages that were deleted or written by hand are not obstacles.
 func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)

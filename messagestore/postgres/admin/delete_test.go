@@ -294,8 +294,7 @@ func TestAWriteBetweenThePartsOfADeletionStays(t *testing.T) {
 	}
 }
 
-// Of a reservation the tombstone keeps a hash and whose it was, and the key only with
-// the name.
+// The tombstone of a reservation keeps a hash and the winner, and the key only if the name stays.
 func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
@@ -372,8 +371,7 @@ func TestAStreamThatIsBeingDeletedDoesNotTellWhatWasWritten(t *testing.T) {
 	require.Equal(t, []int{5, 6, 7, 8, 9}, a.positions(t, stream))
 }
 
-// By the tombstone in the stream that is named by the hash the other goes on, and says
-// whose its key was.
+// The tombstone in the stream named by the hash lets the deletion go on, and says who had the key.
 func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 	t.Parallel()
 	for _, others := range []int{0, 3} {
@@ -408,8 +406,8 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 	}
 }
 
-// Asked again with the same id, when somebody has written to the stream since, a deletion
-// answers as it did, and deletes nothing of that.
+// If a deletion is repeated with the same id after later writes to the stream, it returns the same
+// answer, and does not delete the later messages.
 func TestADeletionThatIsAskedForAgainDeletesNothingNew(t *testing.T) {
 	t.Parallel()
 	for _, erased := range []bool{false, true} {

@@ -27,7 +27,7 @@ type promises struct {
 	intents *intent.Manager
 }
 
-// newPromises returns an archive whose keys live for a minute, or for ever.
+// newPromises returns an archive with keys that live for a minute, or for ever.
 func newPromises(t *testing.T, life time.Duration) *promises {
 	t.Helper()
 	return newArchive(t).promises(t, life)
@@ -237,8 +237,8 @@ func TestAnIntentWithAMessageAfterItsResultStays(t *testing.T) {
 	require.Len(t, p.read(t, l.Stream()), 3)
 }
 
-// While intents are forgotten, requests for their keys have one winner each, and every answer is
-// one that there was.
+// While intents are forgotten, each key has one winner at a time, and every answer was really
+// given.
 func TestKeysAreReservedWhileTheyAreForgotten(t *testing.T) {
 	t.Parallel()
 	p := newOwnArchive(t).promises(t, time.Minute)
@@ -277,7 +277,7 @@ func TestOnlyAnAdminForgets(t *testing.T) {
 	require.Equal(t, int64(1), must.Do(must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), p.category, time.Hour, nil))(t).Keys)
 }
 
-// inboxed returns an archive whose category is an inbox, with requests of some ages.
+// inboxed returns an archive with an inbox as its category, and requests of some ages.
 func inboxed(t *testing.T, ages map[string]time.Duration) *archive {
 	t.Helper()
 	return newArchive(t).inbox(t, ages)
@@ -316,7 +316,7 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 	require.Equal(t, int64(1), must.Do(must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), a.category, 48*time.Hour, nil))(t).Keys)
 }
 
-// A repetition of a call, whose answer was lost, answers as it did.
+// If the answer to a call was lost, its repetition returns the same answer.
 func TestAnInboxIsForgottenInBatchesThatMayBeRepeated(t *testing.T) {
 	t.Parallel()
 	ages := map[string]time.Duration{}

@@ -73,7 +73,7 @@ func (a *archive) fill(t *testing.T, stream messagestore.StreamName, messages in
 	return all
 }
 
-// fillMany writes so many messages to a stream that has none, faster than a client would.
+// fillMany writes n messages to an empty stream, faster than a client.
 func (a *archive) fillMany(t *testing.T, stream messagestore.StreamName, messages int) {
 	t.Helper()
 	must.Do(a.pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
@@ -282,8 +282,8 @@ func TestTrimHoldsUpNoWriter(t *testing.T) {
 	require.Equal(t, []int{4, 5, 6}, a.positions(t, stream))
 }
 
-// At REPEATABLE READ a transaction that is older than a removal is told so: no index
-// would be in its way any more.
+// At REPEATABLE READ a transaction that is older than a removal gets an error, because no index
+// would stop it.
 func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
 	t.Parallel()
 	// PostgreSQL may refuse a serializable transaction because of others on the same pages: this

@@ -438,7 +438,7 @@ func TestVerifyIsForMembersOfDibsAdmin(t *testing.T) {
 	}
 }
 
-// Each part is of one moment, also when messages are written between them.
+// Each part sees one moment, even if messages are written between the parts.
 func TestVerifySeesOneMoment(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
@@ -537,7 +537,7 @@ func TestVerifyListsTheLatestViolationsFirst(t *testing.T) {
 	require.Equal(t, []messagestore.StreamName{"gap-6", "gap-7"}, streams)
 }
 
-// What a transaction without triggers has staged is never appended.
+// If a transaction runs without triggers, its staged messages are never appended.
 func TestVerifyFindsWhatWasStagedAndNotAppended(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
