@@ -163,9 +163,9 @@ func (s *Store) Over(ctx context.Context, tx any) (*Store, error) {
 	return &Store{driver: driver, config: s.config}, nil
 }
 
-// Stage writes body when your transaction, over which s is, commits. An open transaction that has
-// called [Store.Write] makes readers and writers of the category wait; after Stage nobody waits
-// until COMMIT. Messages staged for one stream are written in the order of the calls.
+// Stage writes body when your transaction, over which s is, commits. If you call [Store.Write]
+// instead, later messages of the category wait for the end of your transaction; after Stage they
+// wait only during COMMIT. Messages staged for one stream are written in the order of the calls.
 //
 // The message is left out if its ID is recorded by then with the same content, or if it expects
 // [NoStream] and the stream begins with a message of the same type and data. If the stream is at
