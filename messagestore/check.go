@@ -14,9 +14,6 @@ import (
 // or an error of the driver, for example because the schema is not migrated or the server's
 // settings are not safe: see packages postgres and sqlite. It matches none of them if the database
 // cannot be reached.
-// - CheckReading is [Store.Check] for a service that only reads: the right to write is not asked for.
-// + CheckReading is [Store.Check] for a service that only reads: it does not require the right to
-// write.
 func (s *Store) Check(ctx context.Context) error { return s.check(ctx, true) }
 
 // CheckReading is [Store.Check] for a service that only reads: it does not require the right to

@@ -291,8 +291,8 @@ func (s *Sink) send(ctx context.Context, subject string, m *outbox.Message, gues
 }
 
 // expected returns the expected last message of a subject, and whether it is a guess that the
-// subject is empty. If it is wrong, the server refuses m, and the last message is read. is is false
-// if the last message must be read first.
+// subject is empty. If it is wrong, the server refuses m, and the last message is read. It reports
+// false if the last message must be read first.
 func (s *Sink) expected(subject string, m *outbox.Message, guess bool) (before last, guessed, is bool) {
 	before, known := s.last.get(subject)
 	if known {
