@@ -73,13 +73,17 @@ func TestEachRequestHasItsAnswer(t *testing.T) {
 		}},
 		"a public key": {config: idempotency.Config{Scope: idempotency.Public}, steps: []step{{of("alice", "AAA"), 201, ""}, {of("bob", "AAA"), 201, "replayed"}}, handled: 1},
 		"a fingerprint of one's own": {config: idempotency.Config{Fingerprint: amounts}, steps: []step{
-			{ask{key: "AAA", body: "10 at 09:00"}, 201, ""}, {ask{key: "AAA", body: "10 at 09:01"}, 201, "replayed"}, {ask{key: "AAA", body: "11 at 09:00"}, 422, "key-reused"},
-			{ask{path: "/?broken", key: "BBB"}, 400, "fingerprint-missing"}, {ask{key: "BBB"}, 400, "fingerprint-missing"},
+			{ask{key: "AAA", body: "10 at 09:00"}, 201, ""},
+			{ask{key: "AAA", body: "10 at 09:01"}, 201, "replayed"},
+			{ask{key: "AAA", body: "11 at 09:00"}, 422, "key-reused"},
+			{ask{path: "/?broken", key: "BBB"}, 400, "fingerprint-missing"},
+			{ask{key: "BBB"}, 400, "fingerprint-missing"},
 		}, handled: 1},
 		"a fingerprint that reads the body": {config: idempotency.Config{Fingerprint: func(r *http.Request, _ []byte) (string, error) {
 			return "amount=" + r.PostFormValue("amount"), nil
 		}}, steps: []step{
-			{ask{key: "AAA", body: "amount=10&at=1", header: form}, 201, ""}, {ask{key: "AAA", body: "amount=10&at=2", header: form}, 201, "replayed"},
+			{ask{key: "AAA", body: "amount=10&at=1", header: form}, 201, ""},
+			{ask{key: "AAA", body: "amount=10&at=2", header: form}, 201, "replayed"},
 			{ask{key: "AAA", body: "amount=11&at=1", header: form}, 422, "key-reused"},
 		}, handled: 1},
 		"JSON in another spelling":  {steps: []step{{ask{key: "AAA", body: `{"a":1}`, header: json}, 201, ""}, {ask{key: "AAA", body: `{ "a": 1 }`, header: json}, 201, "replayed"}}, handled: 1},

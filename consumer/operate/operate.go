@@ -114,7 +114,7 @@ type Move struct {
 // [*BeyondEndError] if the position is beyond the end, and matches [messagestore.ErrInvalid] if it
 // is below 0. Then nothing is changed.
 func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition) (Move, error) {
-	if err := t.validate(ctx); err != nil {
+	if err := t.validate(); err != nil {
 		return Move{}, fmt.Errorf("reset: %w", err)
 	}
 	move, err := t.reset(ctx, position)
@@ -124,7 +124,7 @@ func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition
 	return move, nil
 }
 
-func (t *Target) validate(ctx context.Context) error {
+func (t *Target) validate() error {
 	if t.store == nil {
 		return messagestore.NewInvalidError("store", nil, "there is none")
 	}
@@ -193,7 +193,7 @@ func (t *Target) Resume(ctx context.Context) (changed bool, err error) {
 }
 
 func (t *Target) pause(ctx context.Context, doing string, paused bool) (bool, error) {
-	if err := t.validate(ctx); err != nil {
+	if err := t.validate(); err != nil {
 		return false, fmt.Errorf("%s: %w", doing, err)
 	}
 	current, changed, err := t.log.Pause(ctx, paused)
@@ -212,7 +212,7 @@ func (t *Target) pause(ctx context.Context, doing string, paused bool) (bool, er
 // The error is a [*KnownConsumerError] if a consumer with the name has started, or starts
 // meanwhile: then nothing is changed.
 func (t *Target) Create(ctx context.Context, position messagestore.GlobalPosition) error {
-	if err := t.validate(ctx); err != nil {
+	if err := t.validate(); err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
 	err := t.checkPosition(ctx, position)
@@ -244,7 +244,7 @@ func (e *KnownConsumerError) Error() string {
 // checkpoint. A stuck consumer is stuck at one of these. Next does not know the consumer's filter,
 // so it also returns messages that the filter leaves out.
 func (t *Target) Next(ctx context.Context) ([]*messagestore.Message, error) {
-	if err := t.validate(ctx); err != nil {
+	if err := t.validate(); err != nil {
 		return nil, fmt.Errorf("next: %w", err)
 	}
 	next, err := t.next(ctx)
@@ -354,7 +354,7 @@ func (t *Target) Parked() (*queue.Queue, error) {
 // error matches [messagestore.ErrInvalid] if the message belongs to another category, or if the
 // reason is not 1 to 255 bytes of visible text.
 func (t *Target) Park(ctx context.Context, m *messagestore.Message, reason string) (asked bool, err error) {
-	if err := t.validate(ctx); err != nil {
+	if err := t.validate(); err != nil {
 		return false, fmt.Errorf("park: %w", err)
 	}
 	if asked, err = t.park(ctx, m, reason); err != nil {

@@ -157,8 +157,8 @@ const (
 	MaxWait = 15 * time.Minute
 
 	// MinLease and MaxLease bound [Take].Lease.
-	MaxLease = 24 * time.Hour
 	MinLease = 10 * time.Millisecond
+	MaxLease = 24 * time.Hour
 
 	// MaxDelay bounds [Finish].Delay: 100 years.
 	MaxDelay = 100 * 365 * 24 * time.Hour

@@ -305,7 +305,8 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 	}
 	// Each adds to the tail that the switch takes.
 	await.That(t, "10 messages of each writer before the adoption", func() (bool, any) {
-		rows := must.Do(conn.Query(t.Context(), "select count(*) from message_store.messages where stream_name like 'live%' group by stream_name"))(t)
+		rows, err := conn.Query(t.Context(), "select count(*) from message_store.messages where stream_name like 'live%' group by stream_name")
+		require.NoError(t, err)
 		counts := must.Do(pgx.CollectRows(rows, pgx.RowTo[int]))(t)
 		return len(counts) == writers && slices.Min(counts) >= 10, counts
 	})

@@ -79,7 +79,8 @@ func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 
 func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
-	rows := must.Do(conn.Query(t.Context(), sql, args...))(t)
+	rows, err := conn.Query(t.Context(), sql, args...)
+	require.NoError(t, err, sql)
 	return must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
 }
 

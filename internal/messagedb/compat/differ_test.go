@@ -102,7 +102,8 @@ func exec(t *testing.T, conn *pgx.Conn, sql string) {
 
 func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
-	rows := must.Do(conn.Query(t.Context(), sql, args...))(t)
+	rows, err := conn.Query(t.Context(), sql, args...)
+	require.NoError(t, err, sql)
 	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
 	require.NoError(t, err, sql)
 	return value
