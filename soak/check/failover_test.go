@@ -15,12 +15,12 @@ import (
 )
 
 // failover is one to an asynchronous standby that kept everything of the category up to head.
-func (w *world) failover(from, to int64, head int64) *nemesis {
-	return w.failoverTo(from, to, map[string]int64{"account": head})
+func (w *world) failover(from, to int64, head int64) {
+	w.failoverTo(from, to, map[string]int64{"account": head})
 }
 
-func (w *world) failoverTo(from, to int64, heads map[string]int64) *nemesis {
-	return w.strike(from, to, crew.Event{Call: crew.Failover, Name: "asynchronous"}, crew.Event{Heads: heads})
+func (w *world) failoverTo(from, to int64, heads map[string]int64) {
+	w.strike(from, to, crew.Event{Call: crew.Failover, Name: "asynchronous"}, crew.Event{Heads: heads})
 }
 
 // undone is a history in which a failover undoes two acknowledged writes, and their positions are
@@ -127,11 +127,11 @@ func TestAConsumerAheadOfTheStoreMustBeTold(t *testing.T) {
 
 // rewritten is a history in which messages that a failover undid are written again under the same
 // id, and delivered before and after.
-func rewritten(handAgain bool) (w *world, again *act) {
+func rewritten(handAgain bool) *world {
 	w, kept, lost, _, after := undone()
 	m := lost.invoke.Appends[0].Messages[0]
 	was := &check.Row{Stream: stream, Position: lost.end.Appends[0].Version, Global: lost.end.Appends[0].Global, ID: m.ID, Value: m.Value, Hash: m.Hash}
-	again = w.do("writer-4", 240, 250, history.OK,
+	again := w.do("writer-4", 240, 250, history.OK,
 		history.Event{Call: history.Write, Appends: []history.Append{{Stream: stream, Expected: anyVersion, Messages: []history.Message{m}}}},
 		history.Event{Appends: []history.Append{w.commit(stream, m)}})
 	first := w.consume("consumer-1", "audit", 5, 230, 10, 10)
@@ -145,12 +145,12 @@ func rewritten(handAgain bool) (w *world, again *act) {
 	if handAgain {
 		second.handle(350, 360, w.row(again, 0))
 	}
-	return w, again
+	return w
 }
 
 func TestWhatAFailoverUndidMayBeWrittenAgain(t *testing.T) {
 	t.Parallel()
-	w, _ := rewritten(true)
+	w := rewritten(true)
 	v := w.verdict(t)
 	require.True(t, v.Passed(), "%v", v)
 	require.Equal(t, 2, v.Figures.Of("undone"))
@@ -159,7 +159,7 @@ func TestWhatAFailoverUndidMayBeWrittenAgain(t *testing.T) {
 
 func TestWhatWasHandedOverBeforeAFailoverIsNotWhatWasWrittenAgain(t *testing.T) {
 	t.Parallel()
-	w, _ := rewritten(false)
+	w := rewritten(false)
 	v := w.verdict(t)
 	require.Equal(t, []promise.Rule{"C1a"}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
 }

@@ -129,11 +129,6 @@ func (w *world) sayOf(stream string, ms int64, b interface{ MessageType() string
 	w.Messages = append(w.Messages, &Message{stream, position, b.MessageType(), at(ms), data})
 }
 
-// at returns the place of a message, and the one in a stream's that is at a position.
-func (w *world) place(stream string, position int64) int {
-	return slices.IndexFunc(w.Messages, func(m *Message) bool { return m.Stream == stream && m.Position == position })
-}
-
 // drop removes the message at a position and those after it.
 func (w *world) drop(stream string, position int64) {
 	w.Messages = slices.DeleteFunc(w.Messages, func(m *Message) bool { return m.Stream == stream && m.Position >= position })

@@ -227,10 +227,6 @@ func newWorld() *world {
 	return w
 }
 
-func (w *world) dropLine(position int64, version int) {
-	w.Lines = slices.DeleteFunc(w.Lines, func(l *Line) bool { return l.Position == position && l.Version == version })
-}
-
 // named adds items of two unique names: one that was free again once it was finished, and one once
 // it was delivered. Of each, a sender met it taken before.
 func (w *world) named() {
