@@ -293,10 +293,13 @@ func TestASagaOfALaterVersionWaitsForSecondsOnly(t *testing.T) {
 		require.Equal(t, saga.StateRunning, status.State)
 		require.Equal(t, "a process of version 2", status.Waits)
 
+		// Each five seconds either of the two processes takes the saga, so it waits for chance only
+		// once in a million runs.
+		const chance = 2 * time.Minute
 		stop := running(t, two)
 		began := time.Now()
 		require.Equal(t, "flight to LIS", waitFor(t, two, "7").Out.Reference)
-		require.LessOrEqual(t, time.Since(began), 30*time.Second)
+		require.LessOrEqual(t, time.Since(began), chance)
 		began = time.Now()
 		for i := range 50 {
 			begin(t, two, fmt.Sprint(i+10), trip{"LIS"})
@@ -307,7 +310,8 @@ func TestASagaOfALaterVersionWaitsForSecondsOnly(t *testing.T) {
 			took = append(took, time.Since(began))
 		}
 		slices.Sort(took)
-		require.Less(t, took[len(took)-1], 30*time.Second)
+		require.Less(t, took[len(took)/2], 30*time.Second)
+		require.Less(t, took[len(took)-1], chance)
 		stop()
 	})
 }
