@@ -403,8 +403,11 @@ func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
 	must.Do(admin.Exec(t.Context(), fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database)))(t)
 	t.Cleanup(func() {
-		// Before the database is dropped, while the user's objects can be named.
-		must.Do(admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user))(t)
+		// Before the database is dropped, while the user's objects can be named. Each is a transaction:
+		// in one, they could deadlock with those of another test, which has the same roles.
+		for _, statement := range []string{"drop owned by " + user + " cascade", "drop role " + user} {
+			must.Do(admin.Exec(context.WithoutCancel(t.Context()), statement))(t)
+		}
 	})
 	config.User, config.Password = user, password
 	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)

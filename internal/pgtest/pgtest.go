@@ -311,7 +311,7 @@ func ConnectAs(t testing.TB, url, role string) *pgxpool.Pool {
 	t.Helper()
 	user, password := "test_"+unique(), unique()
 	must(t, url, fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
-	t.Cleanup(func() { run(t, url, "drop owned by "+user+"; drop role "+user) })
+	t.Cleanup(func() { run(t, url, "drop owned by "+user); run(t, url, "drop role "+user) })
 	return configured(t, url, func(c *pgxpool.Config) { c.ConnConfig.User, c.ConnConfig.Password = user, password })
 }
 
