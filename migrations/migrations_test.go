@@ -36,7 +36,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 
 func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
-	rows := must.Do(conn.Query(t.Context(), sql, args...))(t)
+	rows, _ := conn.Query(t.Context(), sql, args...)
 	return must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
 }
 

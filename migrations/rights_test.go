@@ -51,7 +51,7 @@ func rightsIn(t *testing.T, conn interface {
 }, roles ...string,
 ) map[string]string {
 	t.Helper()
-	rows := must.Do(conn.Query(t.Context(), readRights, roles))(t)
+	rows, _ := conn.Query(t.Context(), readRights, roles)
 	lines := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Object, Rights string }]))(t)
 	all := map[string]string{}
 	for _, l := range lines {
@@ -123,7 +123,7 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 			coalesce((select substr(c, 13) from unnest(p.proconfig) c where starts_with(c, 'search_path=')), '')
 		from pg_proc p
 		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.prosecdef`
-	rows := must.Do(conn.Query(t.Context(), definers))(t)
+	rows, _ := conn.Query(t.Context(), definers)
 	found := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Function, Owner, Path string }]))(t)
 	require.Greater(t, len(found), 10)
 	for _, f := range found {
@@ -147,7 +147,7 @@ func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 			(select string_agg('null::' || format_type(a.type, null), ', ' order by a.n) from unnest(p.proargtypes::oid[]) with ordinality a (type, n)))
 		from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 		where n.nspname in ('dibs', 'message_store') and has_function_privilege($1::text, p.oid, 'execute')`
-	rows := must.Do(superuser.Query(t.Context(), calls, user))(t)
+	rows, _ := superuser.Query(t.Context(), calls, user)
 	all := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
 		Name string
 		Ours bool
@@ -232,7 +232,7 @@ func TestFunctionsAreNotCompiled(t *testing.T) {
 	hot := []string{
 		"append", "append_each", "append_one", "append_several", "append_shared", "append_staged", "queue_lock", "read_shared_category", "stream_version",
 	}
-	rows := must.Do(pgtest.Pool(t).Query(t.Context(), `select p.proname::text from pg_proc p
-		where p.pronamespace = 'dibs'::regnamespace and 'enable_seqscan=off' = any (p.proconfig) and 'jit=off' <> all (p.proconfig) order by 1`))(t)
+	rows, _ := pgtest.Pool(t).Query(t.Context(), `select p.proname::text from pg_proc p
+		where p.pronamespace = 'dibs'::regnamespace and 'enable_seqscan=off' = any (p.proconfig) and 'jit=off' <> all (p.proconfig) order by 1`)
 	require.Equal(t, hot, must.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t))
 }

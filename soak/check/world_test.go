@@ -78,10 +78,9 @@ func (w *world) do(proc string, from, to int64, answer string, invoke, end histo
 }
 
 // strike adds something that the nemesis did.
-func (w *world) strike(from, to int64, call, answer crew.Event) *nemesis {
+func (w *world) strike(from, to int64, call, answer crew.Event) {
 	call.At, answer.At, answer.Answer = from, to, crew.OK
 	w.events = append(w.events, &nemesis{call, answer})
-	return w.events[len(w.events)-1]
 }
 
 func (w *world) fault(from, to int64, name, target string) {

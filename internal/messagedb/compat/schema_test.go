@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -18,7 +17,7 @@ import (
 // strings returns the first column of a query.
 func all(t *testing.T, conn *pgx.Conn, sql string) []string {
 	t.Helper()
-	rows := must.Do(conn.Query(t.Context(), sql))(t)
+	rows, _ := conn.Query(t.Context(), sql)
 	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err, sql)
 	return values
