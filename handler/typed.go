@@ -29,7 +29,7 @@ func NewHandler[T messagestore.Body](f Func[T], check func(ctx context.Context, 
 //
 //	handler.Register(mux, reservation.Inline(once, Deposit.Key, deposit).Wrap(audited))
 //
-// If h has an error, wrap is not called. Use a [Middleware] for messages of every type.
+// Wrap does not call wrap if h has an error. Use a [Middleware] for messages of every type.
 func (h Handler[T]) Wrap(wrap func(next Func[T]) Func[T]) Handler[T] {
 	switch {
 	case h.err != nil || h.f == nil:

@@ -59,8 +59,8 @@ const hashed = "%sha256:"
 const HashedBytes = len(hashed) + 2*sha256.Size
 
 // Encode returns a key that breaks no [Rule] as a part of a stream's identifier, of at most room
-// bytes. Different keys have different parts. It is not ok if the room is too small even for a hash
-// of the key.
+// bytes. Different keys have different parts. ok is false if room is less than [HashedBytes] and
+// the key does not fit.
 //
 // A key is written like every identifier, by text.EscapeID.
 func Encode(key string, room int) (part string, ok bool) {

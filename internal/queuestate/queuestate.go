@@ -64,15 +64,15 @@ type Row struct {
 	Place    Place
 	Failures int
 	Session  int64                       // Out
-	Due      time.Time                   // Later and Suspended; for Held the time before which it is not offered, or zero
+	Due      time.Time                   // of a Later or Suspended row; a Held row is not offered before it, unless it is zero
 	Given    time.Time                   // when Due was computed, by the clock at that time; zero for a date of the message
 	After    messagestore.GlobalPosition // where the row is in its stream: see [Row.linked]; 0 if it is not linked
 	Error    string
 	Ends     int // how often its session was over
 
-	// Woken, in a queue of streams, is the last message that woke the row while it was out, or the
-	// last one that its worker had read when it gave the row back, if that is later. Only messages
-	// after it wake the row.
+	// In a queue of streams only messages after Woken wake the row. It is the later of two positions:
+	// that of the last message that woke the row while it was out, and that of the last message that
+	// its worker had read when it gave the row back.
 	Woken messagestore.GlobalPosition
 }
 

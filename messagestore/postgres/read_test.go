@@ -324,7 +324,7 @@ func pageFaults(t *testing.T, pid uint32) int {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil || !strings.Contains(string(stat), "(postgres)") {
-		t.Skip("the server's processes are not on this machine, or not in /proc")
+		pgtest.Missing(t, "the server's processes are not on this machine, or not in /proc")
 	}
 	const minorFaults = 7 // behind the name: see proc(5)
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
