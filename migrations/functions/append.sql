@@ -23,7 +23,7 @@ declare
   at record;
   violated text; -- the constraint that was in the way, if one was
 begin
-  if pg_current_xact_id_if_assigned() is not null and pg_trigger_depth() = 0 then
+  if current_setting('dibs.staged', true) = 'true' and pg_trigger_depth() = 0 then
     perform dibs.refuse_staged(streams);
   end if;
   -- One message at a version, as most writes are: at a third of the price, without sets. What does not
