@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -59,7 +59,7 @@ func FuzzThePathOfASQLiteURL(f *testing.F) {
 	for _, seed := range []string{"sqlite:messages.db", "sqlite:///a/b", "sqlite://a/b", "sqlite:", "sqlite://", "sqlite:////a", "sqlite:/a?mode=memory", "sqlite:a#b%20", "sqlite:\x00"} {
 		f.Add(strings.TrimPrefix(seed, "sqlite:"))
 	}
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, rest string) {
@@ -86,7 +86,7 @@ func FuzzWhatIsNoStoreURLOpensNothing(f *testing.F) {
 	for _, seed := range []string{"", "canary", "mysql://u:canary@h/d", "memory:canary", "MEMORY:", "memory", "file:canary", "\x00canary:", "sqlite", "https://canary", strings.Repeat("canary", 1000)} {
 		f.Add(seed)
 	}
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, storeURL string) {

@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/report"
 	"github.com/dibs-go/dibs/bench/server"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestEveryContenderDoesItsWork(t *testing.T) {
 
 	for i, c := range all {
 		t.Run(c.Name, func(t *testing.T) {
-			tier.TakesTurns(t, i%turns, turns)
+			testkit.TakesTurns(t, i%turns, turns)
 			measure.Run(t.Context(), []measure.Case{c}, options, func(_ measure.Case, r measure.Result, err error) {
 				require.NoError(t, err)
 				for _, contender := range r.Contenders {

@@ -11,8 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -49,7 +48,7 @@ func TestAProcessThatStartsTakesOverFromACatchUpWithoutALease(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				driver := newDriver()
-				store := must.New(messagestore.New(driver, nil))
+				store := testkit.Must(messagestore.New(driver, nil))
 				write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3}, Deposited{4})
 				entered, release := make(chan struct{}), make(chan struct{})
 				early := &journal{}
@@ -69,22 +68,22 @@ func TestAProcessThatStartsTakesOverFromACatchUpWithoutALease(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				began := time.Now()
-				go func() { ended <- next(newConsumer(t, must.New(messagestore.New(driver, nil)), j, nil), ctx) }()
-				await.That(t, "the rest is handled", func() (bool, any) { return len(j.all()) == 2, j.all() })
+				go func() { ended <- next(newConsumer(t, testkit.Must(messagestore.New(driver, nil)), j, nil), ctx) }()
+				testkit.Await(t, "the rest is handled", func() (bool, any) { return len(j.all()) == 2, j.all() })
 				require.Less(t, time.Since(began), time.Second, "it waits for no lease")
 				require.Equal(t, []string{"account-1@2", "account-1@3"}, j.all())
 				close(release)
 
-				err := await.Receive(t, "the CatchUp ends", errs)
+				err := testkit.Receive(t, "the CatchUp ends", errs)
 				require.ErrorIs(t, err, consumer.ErrConsumerFenced)
 				require.ErrorContains(t, err, "consumer fenced: another process wrote to it: call CatchUp while no other process runs the consumer, in account:position-ledger+0: ")
 				require.Equal(t, []string{"account-1@0", "account-1@1", "account-1@2"}, early.all()[:3])
 				write(t, store, "account-1", Deposited{5})
 				if name == "Run" {
-					await.That(t, "it goes on", func() (bool, any) { return len(j.all()) == 3, j.all() })
+					testkit.Await(t, "it goes on", func() (bool, any) { return len(j.all()) == 3, j.all() })
 				}
 				cancel()
-				require.NoError(t, await.Receive(t, "the other ends", ended))
+				require.NoError(t, testkit.Receive(t, "the other ends", ended))
 			})
 		})
 	}
@@ -103,7 +102,9 @@ func TestACatchUpBesideMembersWaitsForTheWholeCategory(t *testing.T) {
 				time.Sleep(time.Minute)
 				j := &journal{}
 				ended := make(chan error, 1)
-				go func() { ended <- newConsumer(t, must.New(messagestore.New(driver, nil)), j, nil).CatchUp(t.Context()) }()
+				go func() {
+					ended <- newConsumer(t, testkit.Must(messagestore.New(driver, nil)), j, nil).CatchUp(t.Context())
+				}()
 				time.Sleep(time.Minute)
 				want := writeEach(t, driver, 20, 0)
 				time.Sleep(time.Minute)
@@ -112,10 +113,10 @@ func TestACatchUpBesideMembersWaitsForTheWholeCategory(t *testing.T) {
 				require.NoError(t, first.stop())
 				rest := writeEach(t, driver, 20, 1)
 
-				require.NoError(t, await.Receive(t, "the CatchUp ends", ended))
+				require.NoError(t, testkit.Receive(t, "the CatchUp ends", ended))
 
-				require.Empty(t, statusIn(t, must.New(messagestore.New(driver, nil)), account).Replicas)
-				require.NoError(t, newConsumer(t, must.New(messagestore.New(driver, nil)), j, nil).CatchUp(t.Context()))
+				require.Empty(t, statusIn(t, testkit.Must(messagestore.New(driver, nil)), account).Replicas)
+				require.NoError(t, newConsumer(t, testkit.Must(messagestore.New(driver, nil)), j, nil).CatchUp(t.Context()))
 				require.ElementsMatch(t, rest, j.all())
 			})
 		})

@@ -12,9 +12,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -30,10 +29,10 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	config.MaxConns = 2
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	t.Cleanup(func() { require.NoError(t, store.Close()) }) // the connections beside the pool
-	other := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
+	other := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Pool(t), nil)), nil))
 	category := storetest.Category(t)
 	for i := range 3 {
 		write(t, other, category.Stream(fmt.Sprint(i)), Deposited{i})
@@ -59,17 +58,17 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	}), &consumer.Config{Concurrency: 3, Lease: time.Second, CheckpointInterval: time.Millisecond, Logger: log.logger()})
 	stop := running(t, c)
 	for range 2 {
-		await.Receive(t, "a handler holds a connection", holding)
+		testkit.Receive(t, "a handler holds a connection", holding)
 	}
 
 	close(first)
 
-	await.True(t, "the checkpoint moves", func() bool { return positionsNow(t, other, category)[0].Position > 0 })
+	testkit.AwaitTrue(t, "the checkpoint moves", func() bool { return positionsNow(t, other, category)[0].Position > 0 })
 	few := log.of(t, "Concurrency is above the connections of the store's pool")
 	require.Len(t, few, 1)
 	require.Equal(t, []any{3.0, 2.0}, []any{few[0]["concurrency"], few[0]["connections"]})
 
 	giveBack()
-	await.True(t, "all is handled", func() bool { return positionsNow(t, other, category)[0].Position == end })
+	testkit.AwaitTrue(t, "all is handled", func() bool { return positionsNow(t, other, category)[0].Position == end })
 	require.NoError(t, stop())
 }

@@ -13,9 +13,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -55,7 +54,7 @@ func (j *journal) all() []string {
 
 func newDriver() queuing.Driver { return memory.New() }
 
-func newStore() *messagestore.Store { return must.New(messagestore.New(newDriver(), nil)) }
+func newStore() *messagestore.Store { return testkit.Must(messagestore.New(newDriver(), nil)) }
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, bodies ...messagestore.Body) {
 	t.Helper()
@@ -76,7 +75,7 @@ func running(t *testing.T, c *consumer.Consumer) (stop func() error) {
 	go func() { done <- c.Run(ctx) }()
 	stop = sync.OnceValue(func() error {
 		cancel()
-		return await.Receive(t, "the run ends", done)
+		return testkit.Receive(t, "the run ends", done)
 	})
 	t.Cleanup(func() { _ = stop() })
 	return stop
@@ -85,7 +84,7 @@ func running(t *testing.T, c *consumer.Consumer) (stop func() error) {
 // runForAWhile runs c, which is expected to end by itself.
 func runForAWhile(t *testing.T, c *consumer.Consumer) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer cancel()
 	return c.Run(ctx)
 }
@@ -221,7 +220,7 @@ func (k knower) Types() []string { return k.types }
 
 // newNamed is tryNamed where that does not fail.
 func newNamed(store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
-	return must.New(tryNamed(store, category, name, h, config))
+	return testkit.Must(tryNamed(store, category, name, h, config))
 }
 
 // tryNamed is [consumer.New] without a word on standard error. With OnlyKnown, a handler that does not tell

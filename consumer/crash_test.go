@@ -19,10 +19,8 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -138,7 +136,7 @@ func testCrashes(t *testing.T, storeURL string) {
 	t.Helper()
 	const streams, hangsAfter = 7, 23
 	messages, kills := 200, 3
-	if tier.Long() {
+	if testkit.Long() {
 		messages, kills = 1000, 12
 	}
 	ctx := t.Context()
@@ -154,7 +152,7 @@ func testCrashes(t *testing.T, storeURL string) {
 	for range kills {
 		before := len(allDone(t, store, category))
 		child := startChild(t, crashStore+"="+storeURL, crashCategory+"="+string(category), crashHangs+"="+strconv.Itoa(hangsAfter))
-		await.Equal(t, "messages that are handled before it is killed", before+hangsAfter, func() int { return len(allDone(t, store, category)) })
+		testkit.AwaitEqual(t, "messages that are handled before it is killed", before+hangsAfter, func() int { return len(allDone(t, store, category)) })
 		kill(t, child)
 		killed++
 	}
@@ -198,7 +196,7 @@ func startCrashChild(t *testing.T, env ...string) *exec.Cmd {
 		_, err := fmt.Fscanln(out, new(string))
 		ready <- err
 	}()
-	require.NoError(t, await.Receive(t, "the process is ready", ready))
+	require.NoError(t, testkit.Receive(t, "the process is ready", ready))
 	return child
 }
 
@@ -229,7 +227,7 @@ func endOfProcess(t *testing.T, child *exec.Cmd) error {
 	t.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- child.Wait() }()
-	return await.Receive(t, "the process ends", ended)
+	return testkit.Receive(t, "the process ends", ended)
 }
 
 func allDone(t *testing.T, store *messagestore.Store, category messagestore.Category) []*messagestore.Message {
@@ -244,7 +242,7 @@ func allDone(t *testing.T, store *messagestore.Store, category messagestore.Cate
 
 func TestRunStopsAtADatabaseThatIsNotMigrated(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, pgtest.Database(t)), nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Connect(t, pgtest.Database(t)), nil)), nil))
 
 	require.ErrorIs(t, runForAWhile(t, newConsumer(t, store, &journal{}, nil)), postgres.ErrNotMigrated)
 }

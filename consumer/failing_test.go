@@ -20,9 +20,8 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
@@ -214,7 +213,7 @@ func TestAFailingMessageIsStillStoredAfterAHandOver(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					driver := newDriver()
-					store, r := must.New(messagestore.New(driver, nil)), &refuser{}
+					store, r := testkit.Must(messagestore.New(driver, nil)), &refuser{}
 					r.set(7, errBroken)
 					config := &consumer.Config{Concurrency: concurrency, Errors: retryEach(time.Minute)}
 					first := newReplicaOf(t, driver, r, config)
@@ -259,7 +258,7 @@ func TestEachReplicaStoresTheFailingMessagesOfItsSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store, r := must.New(messagestore.New(driver, nil)), &refuser{}
+		store, r := testkit.Must(messagestore.New(driver, nil)), &refuser{}
 		config := &consumer.Config{Concurrency: 8, Errors: retryEach(time.Minute)}
 		first, second := newReplicaOf(t, driver, r, config), newReplicaOf(t, driver, r, config)
 		time.Sleep(time.Minute)
@@ -463,7 +462,7 @@ func testAFailingMessageIsSeen(t *testing.T, store, elsewhere *messagestore.Stor
 	write(t, elsewhere, stream, Deposited{0}, Deposited{1}, Deposited{2})
 
 	seen := func(attempts int) (f operate.Failure) {
-		await.That(t, "the message that fails", func() (bool, any) {
+		testkit.Await(t, "the message that fails", func() (bool, any) {
 			all, err := operate.Consumers(t.Context(), elsewhere, category)
 			if err != nil || len(all) != 1 || len(all[0].Failing) != 1 {
 				return false, fmt.Sprint(all, err)
@@ -482,7 +481,7 @@ func testAFailingMessageIsSeen(t *testing.T, store, elsewhere *messagestore.Stor
 	require.True(t, first.FirstFailedAt.Equal(again.FirstFailedAt))
 
 	r.set(1, nil)
-	await.Equal(t, "messages that fail", 0, func() int { return len(statusIn(t, elsewhere, category).Failing) })
+	testkit.AwaitEqual(t, "messages that fail", 0, func() int { return len(statusIn(t, elsewhere, category).Failing) })
 	require.NoError(t, stop())
 }
 
@@ -644,7 +643,7 @@ func TestAResetBeginsWithoutFailingMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store, r := must.New(messagestore.New(driver, nil)), &refuser{}
+		store, r := testkit.Must(messagestore.New(driver, nil)), &refuser{}
 		config := &consumer.Config{Concurrency: 8, Errors: retryEach(time.Second)}
 		first, second := newReplicaOf(t, driver, r, config), newReplicaOf(t, driver, r, config)
 		for i := range 20 {

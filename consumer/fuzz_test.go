@@ -13,9 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -43,17 +42,17 @@ func FuzzAStartIsNeverGuessed(f *testing.F) {
 		f.Add("Started", seed)
 	}
 	f.Add("Recorded", `{"start":0}`)
-	for _, data := range tier.SeedJSON("start") {
+	for _, data := range testkit.SeedJSON("start") {
 		f.Add("Started", data)
 	}
 	f.Fuzz(func(t *testing.T, messageType, data string) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		require.True(t, writeRaw(t, store, "account-1", "Opened", `{}`))
 		if !writeRaw(t, store, "account:position-ledger", messageType, data) {
 			return
 		}
 		var handler counted
-		c := must.New(New(store, "account", "ledger", &handler, nil))
+		c := testkit.Must(New(store, "account", "ledger", &handler, nil))
 
 		err := c.CatchUp(t.Context())
 
@@ -108,7 +107,7 @@ func FuzzAConfigurationHasItsBounds(f *testing.F) {
 			(between(span, 0, int64(24*time.Hour)) || time.Duration(span) == NoRetry || time.Duration(span) == Forever) &&
 			between(int64(concurrency), 1, 1024) && between(int64(messages), 1, 1_000_000) && (then == 0 || then == 1)
 
-		c, err := New(must.New(messagestore.New(memory.New(), nil)), "account", "ledger", &counted{}, config)
+		c, err := New(testkit.Must(messagestore.New(memory.New(), nil)), "account", "ledger", &counted{}, config)
 
 		require.Equal(t, ok, err == nil, "%v", err)
 		if err != nil {
@@ -134,11 +133,11 @@ func FuzzANameIsOneOrRefused(f *testing.F) {
 		f.Add("account", name)
 		f.Add(name, "ledger")
 	}
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add("account", name)
 	}
 	f.Fuzz(func(t *testing.T, category, name string) {
-		c, err := New(must.New(messagestore.New(memory.New(), nil)), messagestore.Category(category), name, &counted{}, nil)
+		c, err := New(testkit.Must(messagestore.New(memory.New(), nil)), messagestore.Category(category), name, &counted{}, nil)
 		if err != nil {
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			requireTold(t, err)

@@ -22,10 +22,9 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -185,7 +184,7 @@ func beside(t *testing.T, store *messagestore.Store, category messagestore.Categ
 		cancel()
 		<-ended
 	})
-	await.That(t, "each has a half", func() (bool, any) {
+	testkit.Await(t, "each has a half", func() (bool, any) {
 		replicas := statusIn(t, store, category).Replicas
 		return len(replicas) == 2 && replicas[0].Slots == operate.Slots/2 && replicas[1].Slots == operate.Slots/2, replicas
 	})
@@ -220,17 +219,17 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					d := newReplaced()
-					elsewhere := must.New(messagestore.New(d, nil))
+					elsewhere := testkit.Must(messagestore.New(d, nil))
 					write(t, elsewhere, streams[0], Deposited{1}, Deposited{2})
 					j := &journal{}
-					c := newConsumer(t, must.New(messagestore.New(d, nil)), j, reads.config)
+					c := newConsumer(t, testkit.Must(messagestore.New(d, nil)), j, reads.config)
 					errs := make(chan error, 1)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 					defer cancel()
 					go func() { errs <- c.Run(ctx) }()
 					time.Sleep(time.Minute)
 					if reads.shares {
-						beside(t, elsewhere, account, newConsumer(t, must.New(messagestore.New(d, nil)), &journal{}, reads.config))
+						beside(t, elsewhere, account, newConsumer(t, testkit.Must(messagestore.New(d, nil)), &journal{}, reads.config))
 					}
 					write(t, elsewhere, streams[1], Deposited{3})
 					write(t, elsewhere, reads.stream, reads.body)
@@ -242,7 +241,7 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 
 					restored := d.restore(t, 1)
 					for _, stream := range next {
-						write(t, must.New(messagestore.New(restored, nil)), stream, Deposited{10})
+						write(t, testkit.Must(messagestore.New(restored, nil)), stream, Deposited{10})
 					}
 					d.by(restored)
 					start := time.Now()
@@ -260,7 +259,7 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 
 					// A new run goes on from the messages that the store has.
 					again := &journal{}
-					require.NoError(t, newConsumer(t, must.New(messagestore.New(d, nil)), again, reads.config).CatchUp(t.Context()))
+					require.NoError(t, newConsumer(t, testkit.Must(messagestore.New(d, nil)), again, reads.config).CatchUp(t.Context()))
 					for _, stream := range streams[:2] {
 						require.True(t, slices.ContainsFunc(again.all(), func(seen string) bool { return strings.HasPrefix(seen, string(stream)+"@") }))
 					}
@@ -284,25 +283,25 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := newReplaced()
-				write(t, must.New(messagestore.New(d, nil)), streams[0], Deposited{1}, Deposited{2})
-				write(t, must.New(messagestore.New(d, nil)), streams[1], again)
+				write(t, testkit.Must(messagestore.New(d, nil)), streams[0], Deposited{1}, Deposited{2})
+				write(t, testkit.Must(messagestore.New(d, nil)), streams[1], again)
 				j := &journal{}
-				c := newConsumer(t, must.New(messagestore.New(d, nil)), j, test.config)
+				c := newConsumer(t, testkit.Must(messagestore.New(d, nil)), j, test.config)
 				errs := make(chan error, 1)
 				go func() { errs <- c.Run(t.Context()) }()
 				time.Sleep(time.Minute)
 				if test.shares {
-					beside(t, must.New(messagestore.New(d, nil)), account, newConsumer(t, must.New(messagestore.New(d, nil)), &journal{}, test.config))
+					beside(t, testkit.Must(messagestore.New(d, nil)), account, newConsumer(t, testkit.Must(messagestore.New(d, nil)), &journal{}, test.config))
 				}
 				handled := j.all()
 				before := d.messages(t, account)[2]
 
 				restored := d.restore(t, 2)
-				write(t, must.New(messagestore.New(restored, nil)), streams[2], Deposited{4}) // where the second was
-				write(t, must.New(messagestore.New(restored, nil)), streams[1], again)
+				write(t, testkit.Must(messagestore.New(restored, nil)), streams[2], Deposited{4}) // where the second was
+				write(t, testkit.Must(messagestore.New(restored, nil)), streams[1], again)
 				d.by(restored)
 
-				require.ErrorIs(t, await.Receive(t, "the run ends", errs), consumer.ErrPositionAhead)
+				require.ErrorIs(t, testkit.Receive(t, "the run ends", errs), consumer.ErrPositionAhead)
 				require.Equal(t, handled, j.all())
 				after := d.messages(t, account)[2]
 				require.NotEqual(t, before.Time, after.Time)
@@ -322,7 +321,7 @@ func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := newReplaced()
-				store := must.New(messagestore.New(d, nil))
+				store := testkit.Must(messagestore.New(d, nil))
 				j := &journal{}
 				c := newConsumer(t, store, j, config)
 				errs := make(chan error, 1)
@@ -335,7 +334,7 @@ func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
 				require.Len(t, j.all(), 2)
 
 				restored := d.restore(t, 1)
-				write(t, must.New(messagestore.New(restored, nil)), "account-2", Deposited{3}, Deposited{4})
+				write(t, testkit.Must(messagestore.New(restored, nil)), "account-2", Deposited{3}, Deposited{4})
 				d.by(restored)
 				replaced := time.Now()
 
@@ -357,9 +356,9 @@ func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := newReplaced()
-				elsewhere := must.New(messagestore.New(d, nil))
+				elsewhere := testkit.Must(messagestore.New(d, nil))
 				j := &journal{}
-				c := newConsumer(t, must.New(messagestore.New(d, nil)), j, config)
+				c := newConsumer(t, testkit.Must(messagestore.New(d, nil)), j, config)
 				stop := running(t, c)
 				var want []string
 				for i := range 5 {
@@ -452,10 +451,10 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := newReplaced()
-				elsewhere := must.New(messagestore.New(d, nil))
+				elsewhere := testkit.Must(messagestore.New(d, nil))
 				entered, release := make(chan struct{}), make(chan struct{})
 				config.CheckpointMessages = 1
-				c := newConsumer(t, must.New(messagestore.New(d, nil)), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+				c := newConsumer(t, testkit.Must(messagestore.New(d, nil)), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					close(entered)
 					<-release
 					return nil
@@ -467,14 +466,14 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 				<-entered
 				synctest.Wait()
 				restored := d.restore(t, 1)
-				write(t, must.New(messagestore.New(restored, nil)), "account-2", Deposited{2}, Deposited{3})
+				write(t, testkit.Must(messagestore.New(restored, nil)), "account-2", Deposited{2}, Deposited{3})
 				d.by(restored)
 				close(release)
 
 				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
 				require.Zero(t, statusIn(t, elsewhere, account).Position)
 				j := &journal{}
-				require.NoError(t, newConsumer(t, must.New(messagestore.New(d, nil)), j, config).CatchUp(t.Context()))
+				require.NoError(t, newConsumer(t, testkit.Must(messagestore.New(d, nil)), j, config).CatchUp(t.Context()))
 				require.Equal(t, []string{"account-2@0", "account-2@1"}, j.all())
 			})
 		})
@@ -502,7 +501,7 @@ func TestWhatAHandlerWroteAndTheStoreLostIsWrittenAgain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newReplaced()
 				d.now.epoch = "1"
-				store := must.New(messagestore.New(d, nil))
+				store := testkit.Must(messagestore.New(d, nil))
 				var handled atomic.Int64
 				stop := running(t, newConsumer(t, store, effects(store, &handled), config))
 				write(t, store, "account-1", Deposited{1}, Deposited{2})
@@ -541,7 +540,7 @@ func TestAnotherEpochHandsOverAgainWhatWasNotRecorded(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newReplaced()
 				d.now.epoch = "1"
-				store := must.New(messagestore.New(d, nil))
+				store := testkit.Must(messagestore.New(d, nil))
 				var handled atomic.Int64
 				stop := running(t, newConsumer(t, store, effects(store, &handled), again.config))
 				write(t, store, "account-1", Deposited{1})
@@ -569,7 +568,7 @@ func TestAConsumerThatRetriesFindsOutThatTheStoreIsAnother(t *testing.T) {
 		t.Helper()
 		d := newReplaced()
 		d.now.epoch = "1"
-		store := must.New(messagestore.New(d, nil))
+		store := testkit.Must(messagestore.New(d, nil))
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
 		log = &bytes.Buffer{}
 		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: againAndAgain, Logger: logger.Zerolog(zerolog.New(log))})
@@ -629,7 +628,7 @@ func TestARunThatBeginsAgainLooksForWhatTheOneBeforeHasRead(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := &goingBack{replaced: newReplaced(), handled: &atomic.Int64{}}
 			d.now.epoch = "1"
-			store := must.New(messagestore.New(d, nil))
+			store := testkit.Must(messagestore.New(d, nil))
 			write(t, store, "account-1", Deposited{1}, Deposited{2})
 			d.before = d.restore(t, lost)
 			d.before.epoch = "2"
@@ -657,7 +656,7 @@ func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newReplaced()
 		d.now.epoch = "1"
-		store := must.New(messagestore.New(d, nil))
+		store := testkit.Must(messagestore.New(d, nil))
 		var handled atomic.Int64
 		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PollInterval: time.Minute, CheckpointInterval: time.Minute}))
 		write(t, store, "account-1", Deposited{1})
@@ -677,7 +676,7 @@ func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newReplaced()
 		d.now.epoch = "1"
-		store := must.New(messagestore.New(d, nil))
+		store := testkit.Must(messagestore.New(d, nil))
 		var handled atomic.Int64
 		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			handled.Add(1)
@@ -724,13 +723,13 @@ func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
 		} {
 			t.Run(name+how, func(t *testing.T) {
 				t.Parallel()
-				store, category := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t)
+				store, category := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), storetest.Category(t)
 				j := &journal{}
 				c := newIn(t, store, category, "c", j, config)
 				errs := make(chan error, 1)
 				go func() { errs <- c.Run(t.Context()) }()
 				if name == "Member" {
-					await.True(t, "the first member has joined", func() bool {
+					testkit.AwaitTrue(t, "the first member has joined", func() bool {
 						return len(positionsNow(t, store, category)) > 0 && len(statusIn(t, store, category).Replicas) == 1
 					})
 					beside(t, store, category, newIn(t, store, category, "c", &journal{}, config))
@@ -740,7 +739,7 @@ func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
 				}
 				write(t, store, category.Stream("last"), Withdrawn{}) // kept back from some
 				end := endOf(t, store, category)
-				await.Equal(t, "the position of the consumer", end, func() messagestore.GlobalPosition { return c.Stats().Position })
+				testkit.AwaitEqual(t, "the position of the consumer", end, func() messagestore.GlobalPosition { return c.Stats().Position })
 				handled := j.all()
 
 				tx, err := pool.Begin(t.Context())
@@ -756,7 +755,7 @@ func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
 					write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
 				}
 
-				require.ErrorIs(t, await.Receive(t, "the run ends", errs), consumer.ErrPositionAhead)
+				require.ErrorIs(t, testkit.Receive(t, "the run ends", errs), consumer.ErrPositionAhead)
 				require.Equal(t, handled, j.all())
 			})
 		}
@@ -769,13 +768,13 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
 	config := &postgres.Config{Schema: schema}
-	store := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, config)), nil))
 	var handled atomic.Int64
 	stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{CheckpointInterval: 10 * time.Millisecond}))
 	write(t, store, "account-1", Deposited{1}, Deposited{2})
 	awaitEffects := func(n int64) {
 		t.Helper()
-		await.Equal(t, "effects", n, func() int64 {
+		testkit.AwaitEqual(t, "effects", n, func() int64 {
 			there, err := store.Count(t.Context(), messagestore.CategoryQuery{Category: "other", Limit: 100})
 			require.NoError(t, err)
 			return there
@@ -783,7 +782,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	}
 	awaitEffects(2)
 	end := endOf(t, store, account)
-	await.That(t, "the last message is before the checkpoint", func() (bool, any) { // or that would be missing below
+	testkit.Await(t, "the last message is before the checkpoint", func() (bool, any) { // or that would be missing below
 		all, err := operate.Consumers(t.Context(), store, account)
 		return err == nil && len(all) == 1 && all[0].Position == end, all
 	})
@@ -793,7 +792,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "delete from "+schema+".messages where category in ('other', $1)", string(positions))
 		require.NoError(t, err)
-		_, err = must.New(admin.New(tx, config)).RaiseEpoch(t.Context())
+		_, err = testkit.Must(admin.New(tx, config)).RaiseEpoch(t.Context())
 		return err
 	}))
 	write(t, store, "account-1", Deposited{3})
@@ -834,14 +833,14 @@ func TestWhatIsRemovedIsNotLost(t *testing.T) {
 				errs := make(chan error, 1)
 				go func() { errs <- c.Run(ctx) }()
 				if name == "Member" {
-					await.True(t, "the first member has joined", func() bool {
+					testkit.AwaitTrue(t, "the first member has joined", func() bool {
 						return len(positionsNow(t, r.Store, r.category)) > 0 && len(statusIn(t, r.Store, r.category).Replicas) == 1
 					})
 					beside(t, r.Store, r.category, r.consumer(t, &journal{}, config))
 				}
 				at := func(end messagestore.GlobalPosition) {
 					t.Helper()
-					await.That(t, "all messages are handled", func() (bool, any) {
+					testkit.Await(t, "all messages are handled", func() (bool, any) {
 						s := c.Stats()
 						return s.Position >= end || len(errs) > 0, s
 					})
@@ -859,7 +858,7 @@ func TestWhatIsRemovedIsNotLost(t *testing.T) {
 					}
 				}
 				cancel()
-				require.NoError(t, await.Receive(t, "the run ends", errs))
+				require.NoError(t, testkit.Receive(t, "the run ends", errs))
 			})
 		}
 	}

@@ -24,10 +24,9 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -77,7 +76,7 @@ func TestAWorkerBeginsNothingWhenTheLeaseMayBeOver(t *testing.T) {
 		driver := newDriver()
 		var first, second stopwatch
 		var fails atomic.Bool
-		stop := running(t, newConsumer(t, must.New(messagestore.New(driver, nil)), handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		stop := running(t, newConsumer(t, testkit.Must(messagestore.New(driver, nil)), handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 			if fails.CompareAndSwap(true, false) {
 				return errBroken
 			}
@@ -108,7 +107,7 @@ func TestAMemberThatRestsBeginsNothingThatAnotherMayHave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
 		var first, second stopwatch
-		s := &frozen{Store: must.New(messagestore.New(driver, nil))}
+		s := &frozen{Store: testkit.Must(messagestore.New(driver, nil))}
 		s.thawed = sync.NewCond(&s.mu)
 		stop := running(t, newConsumer(t, s, &first, &consumer.Config{Concurrency: 4}))
 		time.Sleep(30 * time.Second)
@@ -138,7 +137,7 @@ func TestAMemberThatRestedForLongHandlesItsNextMessageAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
 		var w stopwatch
-		stop := running(t, newConsumer(t, must.New(messagestore.New(driver, nil)), &w, nil))
+		stop := running(t, newConsumer(t, testkit.Must(messagestore.New(driver, nil)), &w, nil))
 		time.Sleep(time.Hour + time.Second)
 
 		writeEach(t, driver, 1, 0)
@@ -175,10 +174,10 @@ func TestAConsumerThatWasStoppedPastItsLeaseBeginsNothingOfOthers(t *testing.T) 
 				return len(all[0].Replicas)
 			}
 			first := startCrashChild(t, env...)
-			await.Equal(t, "members", 1, members)
+			testkit.AwaitEqual(t, "members", 1, members)
 			if !alone {
 				startCrashChild(t, env...)
-				await.Equal(t, "members", 2, members)
+				testkit.AwaitEqual(t, "members", 2, members)
 			}
 			by := func(pid int) (n int) {
 				for _, m := range allDone(t, store, category) {
@@ -193,7 +192,7 @@ func TestAConsumerThatWasStoppedPastItsLeaseBeginsNothingOfOthers(t *testing.T) 
 				write(t, store, category.Stream(fmt.Sprint(i)), slices.Repeat([]messagestore.Body{Deposited{i}}, 20)...)
 			}
 			require.NoError(t, os.WriteFile(begins, nil, 0o600))
-			await.That(t, "the first is at work", func() (bool, any) { n := by(first.Process.Pid); return n > 0, n })
+			testkit.Await(t, "the first is at work", func() (bool, any) { n := by(first.Process.Pid); return n > 0, n })
 
 			require.NoError(t, first.Process.Signal(syscall.SIGSTOP))
 			var is syscall.WaitStatus
@@ -204,7 +203,7 @@ func TestAConsumerThatWasStoppedPastItsLeaseBeginsNothingOfOthers(t *testing.T) 
 			if alone {
 				startCrashChild(t, env...)
 			}
-			await.That(t, "the other has handled the rest", func() (bool, any) {
+			testkit.Await(t, "the other has handled the rest", func() (bool, any) {
 				seen := map[messagestore.GlobalPosition]bool{}
 				for _, m := range allDone(t, store, category) {
 					seen[m.Metadata.CausationGlobalPosition] = true
@@ -213,7 +212,7 @@ func TestAConsumerThatWasStoppedPastItsLeaseBeginsNothingOfOthers(t *testing.T) 
 			})
 			require.Less(t, before, messages/2, "it was stopped with much to do")
 			require.NoError(t, first.Process.Signal(syscall.SIGCONT))
-			await.Equal(t, "members", 2, members)
+			testkit.AwaitEqual(t, "members", 2, members)
 			require.NoError(t, first.Process.Signal(syscall.SIGTERM))
 			require.NoError(t, endOfProcess(t, first))
 
@@ -246,12 +245,12 @@ func TestARedriveIsNotBegunWhenTheLeaseMayBeOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		write(t, store, "account-1", Deposited{1})
 		park(t, store, account, "ledger")
 		var first, second stopwatch
 		s := &stopping{Driver: driver}
-		s.store = &frozen{Store: must.New(messagestore.New(s, nil))}
+		s.store = &frozen{Store: testkit.Must(messagestore.New(s, nil))}
 		s.store.thawed = sync.NewCond(&s.store.mu)
 		stop := running(t, newConsumer(t, s.store, &first, &consumer.Config{Lease: time.Second}))
 		time.Sleep(time.Minute)

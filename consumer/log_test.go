@@ -22,8 +22,8 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -73,8 +73,8 @@ func TestAConsumerWithoutALoggerWarnsOnStandardError(t *testing.T) {
 	require.NoError(t, err)
 	panics := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { panic("no such seat") })
 
-	err = must.New(consumer.New(store, account, "ledger", panics, &consumer.Config{Errors: stopAtOnce})).CatchUp(t.Context())
-	require.NoError(t, must.New(consumer.New(store, account, "silent", panics, &consumer.Config{Errors: parkAtOnce, Logger: logger.Silent()})).CatchUp(t.Context()))
+	err = testkit.Must(consumer.New(store, account, "ledger", panics, &consumer.Config{Errors: stopAtOnce})).CatchUp(t.Context())
+	require.NoError(t, testkit.Must(consumer.New(store, account, "silent", panics, &consumer.Config{Errors: parkAtOnce, Logger: logger.Silent()})).CatchUp(t.Context()))
 
 	os.Stderr = before
 	require.NoError(t, write.Close())
@@ -405,7 +405,7 @@ func TestAHandlerThatWritesToItsOwnCategoryIsNamedOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log logbook
-			store := must.New(messagestore.New(newDriver(), &messagestore.Config{Logger: log.logger()}))
+			store := testkit.Must(messagestore.New(newDriver(), &messagestore.Config{Logger: log.logger()}))
 			write(t, store, "account-1", Deposited{1})
 			n := 0
 			c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
@@ -486,7 +486,7 @@ func TestAConsumerOverAClosedFileStops(t *testing.T) {
 	t.Parallel()
 	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "dibs.db"), nil)
 	require.NoError(t, err)
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	ended := make(chan error, 2)
 	started := make(chan struct{})
 	c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
@@ -564,7 +564,7 @@ func TestThatAConsumerWillStopIsToldAMinuteAhead(t *testing.T) {
 				})
 				config := &consumer.Config{Errors: consumer.ErrorPolicy{Retry: c.retry}, Logger: book.logger()}
 
-				err = must.New(consumer.New(store, category, "ledger", fails, config)).Run(t.Context())
+				err = testkit.Must(consumer.New(store, category, "ledger", fails, config)).Run(t.Context())
 
 				require.Error(t, err)
 				const park = `dibs consumers park 'it'\''s:command' ledger --position 1 --reason TEXT`
@@ -597,7 +597,7 @@ func TestAMessageThatIsHandledInTimeStopsNoConsumer(t *testing.T) {
 		})
 		for i, errs := range []consumer.ErrorPolicy{{}, {Then: consumer.ParkMessage, Retry: consumer.Retry{For: time.Minute}}, retryEach(time.Second)} {
 			config := &consumer.Config{Errors: errs, Logger: book.logger()}
-			require.NoError(t, must.New(consumer.New(store, account, fmt.Sprint("ledger", i), heals, config)).CatchUp(t.Context()))
+			require.NoError(t, testkit.Must(consumer.New(store, account, fmt.Sprint("ledger", i), heals, config)).CatchUp(t.Context()))
 			began = time.Now()
 		}
 

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(redriveStore); url != "" {
 		os.Exit(redriveChild(url, messagestore.Category(os.Getenv(redriveCategory)), os.Getenv(redriveHangs) != ""))
 	}
-	tier.FewerCases()
-	tier.ManyAtOnce()
+	testkit.FewerCases()
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }

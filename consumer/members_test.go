@@ -13,9 +13,8 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer/operate"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
@@ -36,7 +35,7 @@ func TestReplicasComeAndGoAsProcesses(t *testing.T) {
 func testMembers(t *testing.T, storeURL string, lanes int) {
 	t.Helper()
 	moves := 6
-	if tier.Long() {
+	if testkit.Long() {
 		moves = 180
 	}
 	store, err := dibs.Open(t.Context(), storeURL, nil)
@@ -115,7 +114,7 @@ func testMembers(t *testing.T, storeURL string, lanes int) {
 		}
 	}
 	start()
-	await.That(t, "all messages are handled", func() (bool, any) {
+	testkit.Await(t, "all messages are handled", func() (bool, any) {
 		all, err := operate.Consumers(t.Context(), store, category)
 		return err == nil && len(all) == 1 && all[0].PositionErr == nil && all[0].Lag == 0, all
 	})

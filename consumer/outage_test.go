@@ -16,9 +16,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -35,7 +34,7 @@ func TestAnOutageOfTheServerIsTwoLinesOfTheWholeService(t *testing.T) {
 	driver, err := postgres.Open(t.Context(), url, &postgres.Config{Logger: warnings})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	store := must.New(messagestore.New(driver, &messagestore.Config{Logger: warnings}))
+	store := testkit.Must(messagestore.New(driver, &messagestore.Config{Logger: warnings}))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(func() {
@@ -49,7 +48,7 @@ func TestAnOutageOfTheServerIsTwoLinesOfTheWholeService(t *testing.T) {
 		consumers[i] = c
 		running.Go(func() { _ = c.Run(ctx) })
 	}
-	trips := must.New(saga.New(store, "booking", func(*saga.Run, int) (int, error) { return 0, nil }, nil, &saga.Config{Logger: warnings}))
+	trips := testkit.Must(saga.New(store, "booking", func(*saga.Run, int) (int, error) { return 0, nil }, nil, &saga.Config{Logger: warnings}))
 	running.Go(func() { _ = trips.Run(ctx) })
 	handled := func(n int64) func() bool {
 		return func() bool {
@@ -61,11 +60,11 @@ func TestAnOutageOfTheServerIsTwoLinesOfTheWholeService(t *testing.T) {
 			return true
 		}
 	}
-	await.True(t, "the first message is handled", handled(1))
+	testkit.AwaitTrue(t, "the first message is handled", handled(1))
 	before := len(log.of(t, ""))
 
 	start := pgtest.Stop(t, url)
-	await.True(t, "each consumer has failed often", func() bool {
+	testkit.AwaitTrue(t, "each consumer has failed often", func() bool {
 		for _, c := range consumers {
 			if c.Stats().StoreErrors < 5 {
 				return false
@@ -74,9 +73,9 @@ func TestAnOutageOfTheServerIsTwoLinesOfTheWholeService(t *testing.T) {
 		return true
 	})
 	start()
-	await.True(t, "the end of the outage", func() bool { return len(log.of(t, "store is back")) > 0 })
+	testkit.AwaitTrue(t, "the end of the outage", func() bool { return len(log.of(t, "store is back")) > 0 })
 	write(t, store, "account-1", Deposited{2})
-	await.True(t, "the second message is handled", handled(2))
+	testkit.AwaitTrue(t, "the second message is handled", handled(2))
 
 	all := log.of(t, "")[before:]
 	require.Len(t, all, 2)

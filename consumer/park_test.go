@@ -18,8 +18,8 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -221,7 +221,7 @@ func TestAConsumerThatWasResetParksNothing(t *testing.T) {
 func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
 	t.Parallel()
 	d := newReplaced()
-	store := must.New(messagestore.New(d, nil))
+	store := testkit.Must(messagestore.New(d, nil))
 	write(t, store, "account-1", Deposited{1})
 	c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		d.by(d.restore(t, 1))
@@ -237,7 +237,7 @@ func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
 // What keeps no queues keeps nothing that is parked, so the consumer stops before the message.
 func TestAStoreWithoutQueuesParksNothing(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(struct{ messagestore.Driver }{newDriver()}, nil))
+	store := testkit.Must(messagestore.New(struct{ messagestore.Driver }{newDriver()}, nil))
 	write(t, store, "account-1", Deposited{1})
 	j := &journal{}
 	c := newConsumer(t, store, always(errHopeless), nil)

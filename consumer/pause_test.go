@@ -15,7 +15,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -41,7 +41,7 @@ func TestAPausedConsumerTakesNoMessageUntilItIsResumed(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					driver := newDriver()
-					store := must.New(messagestore.New(driver, nil))
+					store := testkit.Must(messagestore.New(driver, nil))
 					config, log := config, &logbook{}
 					config.Logger = log.logger()
 					first := newReplica(t, driver, &config)
@@ -101,7 +101,7 @@ func TestReplicasGoOnWhereTheyWerePaused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		config := &consumer.Config{Concurrency: 4}
 		first, second := newReplica(t, driver, config), newReplica(t, driver, config)
 		time.Sleep(time.Minute)
@@ -185,7 +185,7 @@ func TestAPauseOutlivesAResetAndARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		first := newReplica(t, driver, nil)
 		written := writeEach(t, driver, 10, 0)
 		time.Sleep(time.Minute)
@@ -212,7 +212,7 @@ func TestAResetBehindAPauseIsAReset(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		first := newReplica(t, driver, nil)
 		written := writeEach(t, driver, 10, 0)
 		time.Sleep(time.Minute)
@@ -278,7 +278,7 @@ func TestCatchUpOfAPausedConsumerBesideMembersIsAnError(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				driver := newDriver()
-				store := must.New(messagestore.New(driver, nil))
+				store := testkit.Must(messagestore.New(driver, nil))
 				write(t, store, "account-1", Deposited{1})
 				config := &consumer.Config{Concurrency: 4, Start: consumer.FromStart()}
 				release := make(chan struct{})
@@ -292,7 +292,7 @@ func TestCatchUpOfAPausedConsumerBesideMembersIsAnError(t *testing.T) {
 				defer stop()
 				members := make(chan error, 2)
 				for range 2 {
-					member := newConsumer(t, must.New(messagestore.New(driver, nil)), held, config)
+					member := newConsumer(t, testkit.Must(messagestore.New(driver, nil)), held, config)
 					go func() { members <- member.Run(running) }()
 				}
 				time.Sleep(time.Minute)
@@ -304,7 +304,7 @@ func TestCatchUpOfAPausedConsumerBesideMembersIsAnError(t *testing.T) {
 				}
 				require.Len(t, status().Replicas, 2)
 				ended := make(chan error, 1)
-				guest := newConsumer(t, must.New(messagestore.New(driver, nil)), held, config)
+				guest := newConsumer(t, testkit.Must(messagestore.New(driver, nil)), held, config)
 				catchUp := func() { ended <- guest.CatchUp(ctx) }
 				if waits {
 					go catchUp()
@@ -377,7 +377,7 @@ func TestAResetBehindAPauseKeepsOneMessageOfAnIDInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		for at := range 200 {
 			writeEach(t, driver, 12, at)
 		}
@@ -400,7 +400,7 @@ func TestAResetBehindAPauseKeepsOneMessageOfAnIDInFlight(t *testing.T) {
 		defer stop()
 		ended := make(chan error, 3)
 		for range 3 {
-			member := newConsumer(t, must.New(messagestore.New(driver, nil)), slow, &consumer.Config{Concurrency: 4, Start: consumer.FromStart()})
+			member := newConsumer(t, testkit.Must(messagestore.New(driver, nil)), slow, &consumer.Config{Concurrency: 4, Start: consumer.FromStart()})
 			go func() { ended <- member.Run(ctx) }()
 		}
 		for range 5 {

@@ -15,8 +15,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -29,10 +28,10 @@ func TestOfTwoCatchUpsAtOnceTheSecondToRecordIsFenced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		write(t, must.New(messagestore.New(driver, nil)), "account-1", Deposited{1})
+		write(t, testkit.Must(messagestore.New(driver, nil)), "account-1", Deposited{1})
 		config := &consumer.Config{CheckpointMessages: 1}
 		entered, release := make(chan struct{}), make(chan struct{})
-		late := newConsumer(t, must.New(messagestore.New(driver, nil)), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		late := newConsumer(t, testkit.Must(messagestore.New(driver, nil)), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			close(entered)
 			<-release
 			return nil
@@ -41,7 +40,7 @@ func TestOfTwoCatchUpsAtOnceTheSecondToRecordIsFenced(t *testing.T) {
 		go func() { errs <- late.CatchUp(t.Context()) }()
 		<-entered
 
-		require.NoError(t, newConsumer(t, must.New(messagestore.New(driver, nil)), &journal{}, config).CatchUp(t.Context()))
+		require.NoError(t, newConsumer(t, testkit.Must(messagestore.New(driver, nil)), &journal{}, config).CatchUp(t.Context()))
 		close(release)
 		err := <-errs
 
@@ -403,7 +402,7 @@ func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	for _, data := range tier.SeedJSON("position") {
+	for _, data := range testkit.SeedJSON("position") {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data string) {

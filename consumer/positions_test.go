@@ -16,10 +16,9 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -41,12 +40,12 @@ func everyStore(t *testing.T, test func(t *testing.T, store *messagestore.Store,
 		},
 		"Postgres": func(t *testing.T) messagestore.Driver {
 			t.Helper()
-			return must.New(postgres.New(pgtest.Pool(t), nil))
+			return testkit.Must(postgres.New(pgtest.Pool(t), nil))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, must.New(messagestore.New(open(t), nil)), storetest.Category(t))
+			test(t, testkit.Must(messagestore.New(open(t), nil)), storetest.Category(t))
 		})
 	}
 }
@@ -278,12 +277,12 @@ func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 			return n
 		}
 		for resets := range 3 {
-			await.True(t, "a checkpoint is stored", func() bool { return deliveries() == resets+1 && c.Stats().Position > 0 })
+			testkit.AwaitTrue(t, "a checkpoint is stored", func() bool { return deliveries() == resets+1 && c.Stats().Position > 0 })
 
 			move, err := operate.Consumer(store, category, "c").Reset(t.Context(), 0)
 
 			require.NoError(t, err)
-			await.True(t, "it starts over", func() bool { return deliveries() == resets+2 })
+			testkit.AwaitTrue(t, "it starts over", func() bool { return deliveries() == resets+2 })
 			require.Equal(t, move.Generation, positionsNow(t, store, category)[0].Generation)
 			require.Len(t, log.of(t, "consumer starts again"), resets+1)
 		}
@@ -291,7 +290,7 @@ func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 		n := <-written
 		require.Positive(t, n)
 		behind := endOf(t, store, category)
-		await.True(t, "it catches up", func() bool { return c.Stats().Position == behind })
+		testkit.AwaitTrue(t, "it catches up", func() bool { return c.Stats().Position == behind })
 		require.NoError(t, end())
 		all := j.all()
 		from := slices.Index(all, first)
@@ -328,7 +327,7 @@ func TestAResetEndsNoProcess(t *testing.T) {
 				require.Equal(t, len(all), before)
 				start := time.Now()
 
-				_, err := operate.Consumer(must.New(messagestore.New(driver, nil)), account, "ledger").Reset(t.Context(), 0)
+				_, err := operate.Consumer(testkit.Must(messagestore.New(driver, nil)), account, "ledger").Reset(t.Context(), 0)
 
 				require.NoError(t, err)
 				after := func() (again []string) {
@@ -344,7 +343,7 @@ func TestAResetEndsNoProcess(t *testing.T) {
 				time.Sleep(time.Minute)
 				require.Len(t, after(), 2*len(all))
 				if name == "Shared" {
-					replicas := positionsNow(t, must.New(messagestore.New(driver, nil)), account)[0].Replicas
+					replicas := positionsNow(t, testkit.Must(messagestore.New(driver, nil)), account)[0].Replicas
 					require.Len(t, replicas, 3)
 					for _, r := range replicas {
 						require.GreaterOrEqual(t, r.Slots, operate.Slots/3)
@@ -534,7 +533,7 @@ func (d *hooked) Append(ctx context.Context, a messagestore.Append) (messagestor
 func TestAResetAndAPauseAtOnceBothCount(t *testing.T) {
 	t.Parallel()
 	driver := &hooked{Driver: newDriver()}
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
 	driver.before = func() {
@@ -554,7 +553,7 @@ func TestAResetAndAPauseAtOnceBothCount(t *testing.T) {
 func TestOfTwoResetsAtOnceTheLaterMovesFromWhereTheEarlierHasPut(t *testing.T) {
 	t.Parallel()
 	driver := &hooked{Driver: newDriver()}
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
 	var earlier operate.Move
@@ -643,7 +642,7 @@ func TestATimeIsFoundAmongMessages(t *testing.T) {
 		times = append(times, zero.Add(time.Duration(i/2)*time.Second))
 	}
 	reads := 0
-	store := must.New(messagestore.New(dated{newDriver(), times, &reads}, nil))
+	store := testkit.Must(messagestore.New(dated{newDriver(), times, &reads}, nil))
 	for i := range times {
 		if i%2 == 0 { // so that there are gaps between the positions
 			write(t, store, "other-1", Deposited{i})

@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/upcast"
 )
@@ -60,11 +60,11 @@ func TestAnOlderReplicaThatMeetsANewTypeWaitsAndANewerOneTakesItOver(t *testing.
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					driver := newDriver()
-					store := must.New(messagestore.New(driver, nil))
+					store := testkit.Must(messagestore.New(driver, nil))
 					config := &consumer.Config{Concurrency: concurrency}
 					start := func(newer bool) (*consumer.Consumer, *journal, func() error) {
 						j := &journal{}
-						c := newConsumer(t, must.New(messagestore.New(driver, nil)), of(newer)(j), config)
+						c := newConsumer(t, testkit.Must(messagestore.New(driver, nil)), of(newer)(j), config)
 						return c, j, running(t, c)
 					}
 					older, byOlder, stopOlder := start(false)

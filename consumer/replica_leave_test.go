@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -64,7 +64,7 @@ func TestAReplicaThatStopsWhenItHasTakenSlotsLeavesThemWhereTheyWere(t *testing.
 		config := &consumer.Config{Concurrency: 4}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		s := &taking{frozen: &frozen{Store: must.New(messagestore.New(driver, nil))}, stop: cancel}
+		s := &taking{frozen: &frozen{Store: testkit.Must(messagestore.New(driver, nil))}, stop: cancel}
 		s.thawed = sync.NewCond(&s.mu)
 		first := &journal{}
 		ended := make(chan error, 1)

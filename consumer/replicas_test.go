@@ -16,8 +16,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -100,7 +99,7 @@ func newReplica(t *testing.T, driver messagestore.Driver, config *consumer.Confi
 // newReplicaOf is newReplica with a handler that replicas may share, nil for the journal.
 func newReplicaOf(t *testing.T, driver messagestore.Driver, h consumer.Handler, config *consumer.Config) *replica {
 	t.Helper()
-	s := &frozen{Store: must.New(messagestore.New(driver, nil))}
+	s := &frozen{Store: testkit.Must(messagestore.New(driver, nil))}
 	s.thawed = sync.NewCond(&s.mu)
 	r := &replica{store: s, journal: &journal{}}
 	if h == nil {
@@ -119,7 +118,7 @@ func newReplicaOf(t *testing.T, driver messagestore.Driver, h consumer.Handler, 
 // writeEach writes a message to each of n streams, and returns them as a journal has them.
 func writeEach(t *testing.T, driver messagestore.Driver, n, position int) (all []string) {
 	t.Helper()
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	for i := range n {
 		stream := account.Stream(fmt.Sprint(i))
 		write(t, store, stream, Deposited{i})
@@ -210,7 +209,7 @@ func TestALeaseFromAClockThatWentBackEndsInItsTime(t *testing.T) {
 		require.Equal(t, more, second.all())
 		third := newReplica(t, driver, nil)
 		time.Sleep(10 * time.Minute)
-		all, err := operate.Consumers(t.Context(), must.New(messagestore.New(driver, nil)), account)
+		all, err := operate.Consumers(t.Context(), testkit.Must(messagestore.New(driver, nil)), account)
 		require.NoError(t, err)
 		require.Len(t, all[0].Replicas, 2)
 		require.NoError(t, third.stop())
@@ -263,7 +262,7 @@ func TestWhatAReplicaHasReadAheadIsGivenUpWithItsLease(t *testing.T) {
 			}
 		}
 		var ofFirst, ofSecond journal
-		s := &frozen{Store: must.New(messagestore.New(driver, nil))}
+		s := &frozen{Store: testkit.Must(messagestore.New(driver, nil))}
 		s.thawed = sync.NewCond(&s.mu)
 		stop := running(t, newConsumer(t, s, slow(&ofFirst), config))
 		second := newReplicaOf(t, driver, slow(&ofSecond), config)
@@ -340,7 +339,7 @@ func TestReplicasShareACategoryThatNeedsNoOrder(t *testing.T) {
 func TestNoMessageIsSkippedWhicheverReplicasComeAndGo(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(2)
-	if tier.Long() {
+	if testkit.Long() {
 		seeds = 40
 	}
 	for seed := range seeds {
@@ -354,7 +353,7 @@ func TestNoMessageIsSkippedWhicheverReplicasComeAndGo(t *testing.T) {
 func comeAndGo(t *testing.T, random *rand.Rand) {
 	t.Helper()
 	driver := newDriver()
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	var mu sync.Mutex
 	next := map[messagestore.StreamName]messagestore.Version{} // to be handled for the first time
 	calls, written := 0, 0
@@ -383,7 +382,7 @@ func comeAndGo(t *testing.T, random *rand.Rand) {
 	}
 	var alive []*replica
 	start := func() {
-		s := &frozen{Store: must.New(messagestore.New(driver, nil))}
+		s := &frozen{Store: testkit.Must(messagestore.New(driver, nil))}
 		s.thawed = sync.NewCond(&s.mu)
 		r := &replica{store: s, Consumer: newConsumer(t, s, handle(s), config)}
 		r.stop = running(t, r.Consumer)
@@ -464,7 +463,7 @@ func TestReplicasAreListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		config := &consumer.Config{Concurrency: 2}
 		first := newReplica(t, driver, config)
 		time.Sleep(time.Second)

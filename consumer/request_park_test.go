@@ -15,8 +15,8 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -215,7 +215,7 @@ func TestWhatWasParkedForAnOperatorIsNotParkedAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, is)
 	h := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
-		_, err := must.New(operate.Consumer(store, account, "ledger").Parked()).Drop(ctx, "void", 2)
+		_, err := testkit.Must(operate.Consumer(store, account, "ledger").Parked()).Drop(ctx, "void", 2)
 		return errors.Join(err, j.Handle(ctx, m))
 	})
 
@@ -284,7 +284,7 @@ func (d slowLook) QueueReady(ctx context.Context, q queuing.Queue) (queuing.Read
 func TestAMessageThatIsToBeParkedIsNotDeliveredFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, j := must.New(messagestore.New(slowLook{newDriver()}, nil)), &journal{}
+		store, j := testkit.Must(messagestore.New(slowLook{newDriver()}, nil)), &journal{}
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
 		require.True(t, askToPark(t, store, "account-1", 0))
 		stop := running(t, newConsumer(t, store, j, nil))

@@ -22,9 +22,9 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -116,7 +116,7 @@ func TestOfManyRequestsAndConsumersAMessageIsRedrivenOnce(t *testing.T) {
 		for range errs {
 			stops = append(stops, running(t, newIn(t, store, category, "c", j, &consumer.Config{Concurrency: 3})))
 		}
-		await.True(t, "all are redriven", func() bool { return len(parkedOf(t, store, category, "c")) == 0 })
+		testkit.AwaitTrue(t, "all are redriven", func() bool { return len(parkedOf(t, store, category, "c")) == 0 })
 		for _, stop := range stops {
 			require.NoError(t, stop())
 		}
@@ -349,7 +349,7 @@ func testKilledRedrive(t *testing.T, storeURL string) {
 	require.Equal(t, 3, retry(t, store, category, "c"))
 
 	hangs := startRedriveChild(t, storeURL, category, "yes")
-	await.That(t, "the message is delivered", func() (bool, any) {
+	testkit.Await(t, "the message is delivered", func() (bool, any) {
 		_, err := store.Last(t.Context(), begun(category))
 		return err == nil, err
 	})
@@ -359,7 +359,7 @@ func testKilledRedrive(t *testing.T, storeURL string) {
 	require.Len(t, parkedOf(t, store, category, "c"), 3)
 
 	startRedriveChild(t, storeURL, category, "")
-	await.Equal(t, "messages that are parked", 0, func() int { return len(parkedOf(t, store, category, "c")) })
+	testkit.AwaitEqual(t, "messages that are parked", 0, func() int { return len(parkedOf(t, store, category, "c")) })
 
 	handled := map[messagestore.StreamName]int{}
 	for _, m := range allDone(t, store, category) {

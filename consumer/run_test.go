@@ -19,7 +19,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -27,7 +27,7 @@ import (
 // elsewhere writes as another process does: without a wake-up of the store under test.
 func elsewhere(t *testing.T, driver messagestore.Driver, stream messagestore.StreamName) {
 	t.Helper()
-	write(t, must.New(messagestore.New(driver, nil)), stream, Deposited{1})
+	write(t, testkit.Must(messagestore.New(driver, nil)), stream, Deposited{1})
 }
 
 func TestAMessageOfAnotherProcessIsFoundByPolling(t *testing.T) {
@@ -36,7 +36,7 @@ func TestAMessageOfAnotherProcessIsFoundByPolling(t *testing.T) {
 		driver := newDriver()
 		var handledAt []time.Duration
 		start := time.Now()
-		c := newConsumer(t, must.New(messagestore.New(driver, nil)), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, testkit.Must(messagestore.New(driver, nil)), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			handledAt = append(handledAt, time.Since(start))
 			return nil
 		}), &consumer.Config{PollInterval: time.Minute})
@@ -88,7 +88,7 @@ func TestAMessageOfAnotherProcessIsFoundThroughADriverThatCannotTell(t *testing.
 	synctest.Test(t, func(t *testing.T) {
 		driver := struct{ messagestore.Driver }{newDriver()}
 		j := &journal{}
-		stop := running(t, newConsumer(t, must.New(messagestore.New(driver, nil)), j, nil))
+		stop := running(t, newConsumer(t, testkit.Must(messagestore.New(driver, nil)), j, nil))
 		time.Sleep(time.Minute)
 
 		elsewhere(t, driver, "account-1")

@@ -16,10 +16,9 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -38,7 +37,7 @@ type removals struct {
 func newRemovals(t *testing.T) *removals {
 	t.Helper()
 	pool := pgtest.Pool(t)
-	return &removals{must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil)), storetest.Category(t)}
+	return &removals{testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), testkit.Must(admin.New(pool, nil)), storetest.Category(t)}
 }
 
 func (r *removals) consumer(t *testing.T, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
@@ -183,21 +182,21 @@ func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
 		}
 	}()
 	messages := 0
-	await.That(t, "positions are trimmed while it runs", func() (bool, any) {
+	testkit.Await(t, "positions are trimmed while it runs", func() (bool, any) {
 		for range 10 {
 			write(t, r.Store, r.category.Stream(strconv.Itoa(messages%7)), Deposited{messages})
 			messages++
 		}
 		return messages >= least && removed.Load() > 10, removed.Load()
 	})
-	await.That(t, "all messages are handled", func() (bool, any) {
+	testkit.Await(t, "all messages are handled", func() (bool, any) {
 		s := c.Stats()
 		return s.Position > s.Head && s.Handled == int64(messages), s
 	})
 	close(enough)
-	require.NoError(t, await.Receive(t, "the trims end", trimmed))
+	require.NoError(t, testkit.Receive(t, "the trims end", trimmed))
 	stop()
-	require.NoError(t, await.Receive(t, "the run ends", ended))
+	require.NoError(t, testkit.Receive(t, "the run ends", ended))
 
 	require.Len(t, j.all(), messages)
 	again := &journal{}
@@ -274,7 +273,7 @@ func TestATombstoneIsPassedByOneMemberOfAGroup(t *testing.T) {
 			all[m] = r.consumer(t, j, &consumer.Config{Concurrency: 2, PollInterval: time.Millisecond})
 			stops[m] = running(t, all[m])
 		}
-		await.True(t, "all is handled", func() bool {
+		testkit.AwaitTrue(t, "all is handled", func() bool {
 			s := positionsNow(t, r.Store, r.category)
 			return len(s) == 1 && s[0].Position == end
 		})
@@ -362,20 +361,20 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 		}
 	}()
 	for range writers * writes {
-		require.NoError(t, await.Receive(t, "a message is written", written))
+		require.NoError(t, testkit.Receive(t, "a message is written", written))
 	}
 	close(enough)
-	require.NoError(t, await.Receive(t, "the removals end", removed))
+	require.NoError(t, testkit.Receive(t, "the removals end", removed))
 	// So that there is something left to look for.
 	write(t, r.Store, r.category.Stream("0"), Deposited{1})
 	head, err := r.Last(t.Context(), r.category.Stream("0"))
 	require.NoError(t, err)
-	await.That(t, "the last message is handled", func() (bool, any) {
+	testkit.Await(t, "the last message is handled", func() (bool, any) {
 		s := c.Stats()
 		return s.Position > head.GlobalPosition || len(ended) > 0, s
 	})
 	stop()
-	require.NoError(t, await.Receive(t, "the run ends", ended))
+	require.NoError(t, testkit.Receive(t, "the run ends", ended))
 
 	require.NotZero(t, c.Stats().Tombstones)
 	left := 0
@@ -456,12 +455,12 @@ func TestAConsumerOfAWriterParksAndOneOfAWorkerRedrives(t *testing.T) {
 	t.Parallel()
 	category := storetest.Category(t)
 	as := func(role string) *messagestore.Store {
-		return must.New(messagestore.New(must.New(postgres.New(pgtest.PoolAs(t, role), nil)), nil))
+		return testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.PoolAs(t, role), nil)), nil))
 	}
 	writer, worker := as("dibs_writer"), as("dibs_worker")
 	write(t, writer, category.Stream("1"), Deposited{1}, Deposited{2})
 	park(t, writer, category, "c")
-	parked := must.New(operate.Consumer(as("dibs_operator"), category, "c").Parked())
+	parked := testkit.Must(operate.Consumer(as("dibs_operator"), category, "c").Parked())
 	dead, err := parked.Items(t.Context(), queue.Dead, 0, 10)
 	require.NoError(t, err)
 	require.Len(t, dead, 2)

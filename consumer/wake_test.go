@@ -14,9 +14,8 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
@@ -49,7 +48,7 @@ func TestAWriteInAnotherProcessWakesTheConsumerAtOnce(t *testing.T) {
 	stop := running(t, newIn(t, store, category, "c", j, &consumer.Config{PollInterval: time.Hour}))
 	handled := func(n int) {
 		t.Helper()
-		await.Equal(t, "messages that are handled", n, func() int { return len(j.all()) })
+		testkit.AwaitEqual(t, "messages that are handled", n, func() int { return len(j.all()) })
 	}
 
 	for n := range 20 {
@@ -75,7 +74,7 @@ func TestAWriteInAnotherProcessIsFoundInAFile(t *testing.T) {
 	stop := running(t, newConsumer(t, store, j, &consumer.Config{PollInterval: time.Millisecond}))
 	for n := range 5 {
 		write(t, elsewhere, "account-1", Deposited{n})
-		await.Equal(t, "messages that are handled", n+1, func() int { return len(j.all()) })
+		testkit.AwaitEqual(t, "messages that are handled", n+1, func() int { return len(j.all()) })
 	}
 	require.NoError(t, stop())
 }
@@ -127,14 +126,14 @@ func TestARequestIsFoundWithinItsInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		write(t, store, "account-1", Deposited{1})
 		park(t, store, account, "ledger")
 		j := &journal{}
 		stop := running(t, newConsumer(t, store, j, &consumer.Config{RedriveInterval: 20 * time.Second}))
 		time.Sleep(10*time.Minute + time.Second)
 
-		retry(t, must.New(messagestore.New(driver, nil)), account, "ledger")
+		retry(t, testkit.Must(messagestore.New(driver, nil)), account, "ledger")
 		time.Sleep(20 * time.Second)
 
 		require.Len(t, j.all(), 1)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -203,7 +203,7 @@ func (s *rungStore) Watch(category messagestore.Category, _ time.Duration) (<-ch
 func TestAMessageThatIsBeingParkedCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(slowToPark{newDriver()}, nil))
+		store := testkit.Must(messagestore.New(slowToPark{newDriver()}, nil))
 		for i := range 10 {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}

@@ -20,9 +20,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/entity"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -30,7 +29,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	tier.FewerCases()
+	testkit.FewerCases()
 	goleak.VerifyTestMain(m)
 }
 
@@ -108,7 +107,7 @@ func (d *driver) Append(ctx context.Context, a messagestore.Append) (messagestor
 
 func TestAnEmptyStreamIsTheZeroEntityAtNoStream(t *testing.T) {
 	t.Parallel()
-	s := newLists(t, must.New(messagestore.New(memory.New(), nil)), nil)
+	s := newLists(t, testkit.Must(messagestore.New(memory.New(), nil)), nil)
 
 	l, version, err := s.Get(t.Context(), "1")
 
@@ -119,7 +118,7 @@ func TestAnEmptyStreamIsTheZeroEntityAtNoStream(t *testing.T) {
 
 func TestGetReturnsWhatTheMessagesMakeAndTheVersionToWriteWith(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, nil)
 	for n := range 3 {
 		_, version, err := s.Get(t.Context(), "1")
@@ -138,7 +137,7 @@ func TestGetReturnsWhatTheMessagesMakeAndTheVersionToWriteWith(t *testing.T) {
 func TestOnlyWhatIsNewIsRead(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := must.New(messagestore.New(d, nil))
+	store := testkit.Must(messagestore.New(d, nil))
 	s := newLists(t, store, nil)
 	for n := range 100 {
 		write(t, store, "list-1", added{n})
@@ -158,7 +157,7 @@ func TestOnlyWhatIsNewIsRead(t *testing.T) {
 
 func TestWhatACallerDoesToAnEntityIsTheCallersAlone(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, nil)
 	write(t, store, "list-1", added{1}, added{2})
 
@@ -173,7 +172,7 @@ func TestWhatACallerDoesToAnEntityIsTheCallersAlone(t *testing.T) {
 func TestAnErrorLeavesNothingHalfApplied(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := must.New(messagestore.New(d, &messagestore.Config{BatchSize: 2}))
+	store := testkit.Must(messagestore.New(d, &messagestore.Config{BatchSize: 2}))
 	s := newLists(t, store, nil)
 	write(t, store, "list-1", added{1})
 	_, _, err := s.Get(t.Context(), "1")
@@ -194,7 +193,7 @@ func TestAnErrorLeavesNothingHalfApplied(t *testing.T) {
 
 func TestAMessageThatCannotBeAppliedIsNamed(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, nil)
 	write(t, store, "list-2", messagestore.Raw{Type: "Added", Data: []byte(`{"N":"one"}`)})
 
@@ -205,7 +204,7 @@ func TestAMessageThatCannotBeAppliedIsNamed(t *testing.T) {
 
 func TestAnUnknownTypeIsAnError(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, nil)
 	write(t, store, "list-1", added{1}, refused{})
 
@@ -224,7 +223,7 @@ func TestATypeThatIsIgnoredDoesNotChangeTheEntity(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := must.New(messagestore.New(memory.New(), nil))
+			store := testkit.Must(messagestore.New(memory.New(), nil))
 			p := lists()
 			ignore(p)
 			s, err := entity.New(store, "list", p, nil)
@@ -242,12 +241,12 @@ func TestATypeThatIsIgnoredDoesNotChangeTheEntity(t *testing.T) {
 
 func TestIgnoringOneTypeIgnoresNoOther(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	p := lists()
 	entity.Ignore[other](p)
 	write(t, store, "list-1", refused{})
 
-	_, _, err := must.New(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
+	_, _, err := testkit.Must(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
 
 	require.ErrorIs(t, err, entity.ErrUnknownType)
 }
@@ -276,7 +275,7 @@ func TestMistakesOfIgnoringAreKept(t *testing.T) {
 // older name is given.
 func TestAnEventThatWasRenamedIsReadUnderItsOlderName(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	write(t, store, "list-1", added{1}, messagestore.Raw{Type: "Put", Data: []byte(`{"N":2}`)}, one{3})
 	p := entity.NewProjection[list]()
 	entity.On(p, func(l list, e added) list {
@@ -284,7 +283,7 @@ func TestAnEventThatWasRenamedIsReadUnderItsOlderName(t *testing.T) {
 		return l
 	}, upcast.Named[added]("Put"), upcast.From(func(old one) added { return added{N: 10 * old.One} }))
 
-	l, _, err := must.New(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
+	l, _, err := testkit.Must(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
 
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 2, 30}, l.Items)
@@ -292,12 +291,12 @@ func TestAnEventThatWasRenamedIsReadUnderItsOlderName(t *testing.T) {
 
 func TestAnOlderFormThatDoesNotFitNamesItsGoType(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	write(t, store, "list-1", messagestore.Raw{Type: "One", Data: []byte(`{"One":"x"}`)})
 	p := entity.NewProjection[list]()
 	entity.On(p, func(l list, _ added) list { return l }, upcast.From(func(old one) added { return added{N: old.One} }))
 
-	_, _, err := must.New(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
+	_, _, err := testkit.Must(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
 
 	require.ErrorContains(t, err, "get list-1: apply One list-1@0: decode into entity_test.one: json: ")
 }
@@ -326,7 +325,7 @@ func (one) MessageType() string { return "One" }
 
 func TestAFunctionMaySeeTheEnvelope(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	p := entity.NewProjection[time.Time]()
 	entity.OnMessage(p, func(_ time.Time, _ added, m *messagestore.Message) time.Time { return m.Time })
 	s, err := entity.New(store, "list", p, nil)
@@ -342,7 +341,7 @@ func TestAFunctionMaySeeTheEnvelope(t *testing.T) {
 func TestTheEntitiesUsedLastAreRemembered(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := must.New(messagestore.New(d, nil))
+	store := testkit.Must(messagestore.New(d, nil))
 	s := newLists(t, store, &entity.Config{CacheSize: 2})
 	get := func(id string) int64 {
 		d.read.Store(0)
@@ -367,7 +366,7 @@ func TestTheEntitiesUsedLastAreRemembered(t *testing.T) {
 func TestNoCacheReadsAll(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := must.New(messagestore.New(d, nil))
+	store := testkit.Must(messagestore.New(d, nil))
 	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache})
 	write(t, store, "list-1", added{1}, added{2}, added{3})
 
@@ -400,7 +399,7 @@ func TestARestoredDatabaseIsNoticed(t *testing.T) {
 			t.Run(name+" with "+what, func(t *testing.T) {
 				t.Parallel()
 				d := &driver{Driver: memory.New()}
-				store := must.New(messagestore.New(d, nil))
+				store := testkit.Must(messagestore.New(d, nil))
 				s := newLists(t, store, config)
 				write(t, store, "list-1", added{1}, added{2}, added{3})
 				_, _, err := s.Get(t.Context(), "1")
@@ -410,7 +409,7 @@ func TestARestoredDatabaseIsNoticed(t *testing.T) {
 				snapshots, err := d.Driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "list:snapshot-1", Limit: 10})
 				require.NoError(t, err)
 				for _, m := range snapshots { // that a snapshot is ahead is the hard case
-					write(t, must.New(messagestore.New(restored, nil)), m.Stream, m.Body())
+					write(t, testkit.Must(messagestore.New(restored, nil)), m.Stream, m.Body())
 				}
 				d.Driver = restored
 				if test.after != nil {
@@ -435,7 +434,7 @@ func TestARestoredDatabaseIsNoticed(t *testing.T) {
 func TestASnapshotSavesReading(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := must.New(messagestore.New(d, nil))
+	store := testkit.Must(messagestore.New(d, nil))
 	config := &entity.Config{Snapshot: entity.Snapshot{Every: 10, Tag: "v1"}}
 	for n := range 25 {
 		write(t, store, "list-1", added{n})
@@ -460,7 +459,7 @@ func TestASnapshotSavesReading(t *testing.T) {
 
 func TestASnapshotIsWrittenWhenTheIntervalIsFull(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 3}})
 	var snapshots []messagestore.Version
 	for n := range 9 {
@@ -493,7 +492,7 @@ func TestASnapshotThatDoesNotFitIsPassedOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := must.New(messagestore.New(memory.New(), nil))
+			store := testkit.Must(messagestore.New(memory.New(), nil))
 			write(t, store, "list-1", added{1})
 			first, err := store.Last(t.Context(), "list-1")
 			require.NoError(t, err)
@@ -512,7 +511,7 @@ func TestASnapshotThatDoesNotFitIsPassedOver(t *testing.T) {
 func TestAnIdTooLongForASnapshotHasNone(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	longest := strings.Repeat("x", text.MaxNameBytes-len("list:snapshot-"))
 	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
 	for _, id := range []string{longest, longest + "x"} {
@@ -534,7 +533,7 @@ func TestASnapshotThatCannotBeWrittenIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	d := &driver{Driver: memory.New()}
-	store := must.New(messagestore.New(d, nil))
+	store := testkit.Must(messagestore.New(d, nil))
 	s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
 	write(t, store, "list-1", added{4711})
 	d.failAdd.Store(true)
@@ -625,14 +624,14 @@ func TestASnapshotThatWouldLoseAFieldIsNotWritten(t *testing.T) {
 func loses[T any](t *testing.T, is T) {
 	t.Helper()
 	var log bytes.Buffer
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	p := entity.NewProjection[T]()
 	entity.On(p, func(T, added) T { return is })
 	config := &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))}
 	write(t, store, "list-1", added{1})
 
 	for range 2 {
-		got, _, err := must.New(entity.New(store, "list", p, config)).Get(t.Context(), "1")
+		got, _, err := testkit.Must(entity.New(store, "list", p, config)).Get(t.Context(), "1")
 
 		require.NoError(t, err)
 		require.Equal(t, is, got)
@@ -645,13 +644,13 @@ func loses[T any](t *testing.T, is T) {
 func try[T any](config *entity.Config) error {
 	p := entity.NewProjection[T]()
 	entity.On(p, func(t T, _ added) T { return t })
-	_, err := entity.New(must.New(messagestore.New(memory.New(), nil)), "list", p, config)
+	_, err := entity.New(testkit.Must(messagestore.New(memory.New(), nil)), "list", p, config)
 	return err
 }
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	twice := lists()
 	entity.On(twice, func(l list, _ added) list { return l })
 	none := lists()
@@ -691,7 +690,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 func TestALongTagIsThatOfASnapshot(t *testing.T) {
 	t.Parallel()
 	for _, tag := range []string{"", strings.Repeat("v", 255), "\u200b \"\n", strings.Repeat("\x01", 255)} {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 1, Tag: tag}})
 		_, err := store.Write(t.Context(), "list-1", messagestore.NoStream, added{1})
 		require.NoError(t, err)
@@ -706,7 +705,7 @@ func TestALongTagIsThatOfASnapshot(t *testing.T) {
 
 func TestAnIdThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
-	s := newLists(t, must.New(messagestore.New(memory.New(), nil)), nil)
+	s := newLists(t, testkit.Must(messagestore.New(memory.New(), nil)), nil)
 
 	_, _, err := s.Get(t.Context(), "")
 
@@ -716,7 +715,7 @@ func TestAnIdThatIsNoneIsRefused(t *testing.T) {
 func TestRegistrationEndsWithUse(t *testing.T) {
 	t.Parallel()
 	p := lists()
-	_, err := entity.New(must.New(messagestore.New(memory.New(), nil)), "list", p, nil)
+	_, err := entity.New(testkit.Must(messagestore.New(memory.New(), nil)), "list", p, nil)
 	require.NoError(t, err)
 
 	entity.On(p, func(l list, _ refused) list { return l })
@@ -728,7 +727,7 @@ func TestRegistrationEndsWithUse(t *testing.T) {
 
 func TestCloneByAPointerIsUsed(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	p := entity.NewProjection[wellClonedBy]()
 	entity.On(p, func(w wellClonedBy, _ added) wellClonedBy {
 		w.M = map[string]int{"a": 1, "b": 2}
@@ -753,7 +752,7 @@ func TestALoadedEntityIsItsStreamFolded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
 		d := &driver{Driver: memory.New()}
-		store := must.New(messagestore.New(d, &messagestore.Config{BatchSize: rapid.IntRange(1, 5).Draw(t, "batch")}))
+		store := testkit.Must(messagestore.New(d, &messagestore.Config{BatchSize: rapid.IntRange(1, 5).Draw(t, "batch")}))
 		config := &entity.Config{
 			CacheSize: rapid.SampledFrom([]int{entity.NoCache, 1, 2, 10}).Draw(t, "cache"),
 			Snapshot:  entity.Snapshot{Every: rapid.IntRange(0, 4).Draw(t, "interval")},
@@ -840,7 +839,7 @@ func (opened) MessageType() string { return "Opened" }
 func TestTheLogOfASnapshotThatIsRefusedHasNoContent(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	p := entity.NewProjection[holder]()
 	entity.On(p, func(_ holder, o opened) holder {
 		return holder{o.IBAN, strings.Repeat("x", messagestore.MaxMessageBytes)}

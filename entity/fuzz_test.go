@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -78,7 +78,7 @@ func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
 		if tagRule(tag) != "" {
 			return // no store has it
 		}
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		for i, id := range countedIDs {
 			_, err := store.Write(t.Context(), "tally-1", messagestore.Version(i-1), messagestore.Envelope{ID: id, Body: counted{int64(i)}})
 			require.NoError(t, err)
@@ -133,7 +133,7 @@ func FuzzASnapshotIsRestoredAsItWasKept(f *testing.F) {
 			version: messagestore.Version(version), kept: messagestore.NoStream,
 		}
 		copy(loaded.last[:], last)
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 
 		tallies(t, store, tag).keep(t.Context(), "tally-1", &loaded)
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -31,7 +31,7 @@ type removals struct {
 func newRemovals(t *testing.T) *removals {
 	t.Helper()
 	pool := pgtest.Pool(t)
-	return &removals{must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil)), storetest.Category(t)}
+	return &removals{testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), testkit.Must(admin.New(pool, nil)), storetest.Category(t)}
 }
 
 func (r *removals) entities(t *testing.T, config *entity.Config) *entity.Store[sum] {

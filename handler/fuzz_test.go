@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -41,7 +41,7 @@ func FuzzAMessageIsHandledPassedOverOrUndecodable(f *testing.F) {
 	f.Add("Fuzzed\nlevel=error", "cat-\nfake", []byte(`{`))
 	f.Add("dibs:Tombstone", "cat-\u202e", []byte(`{`))
 	f.Add("", "", []byte{})
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add("Fuzzed", "account-1", []byte(data))
 	}
 	f.Fuzz(func(t *testing.T, messageType, stream string, data []byte) {
@@ -100,7 +100,7 @@ func FuzzAFunctionIsRegisteredOrAMistake(f *testing.F) {
 	for _, name := range []string{"Opened", "", " Opened", "dibs:Tombstone", "O\npened", "\xff", "O\u202e", strings.Repeat("x", 255), strings.Repeat("x", 256)} {
 		f.Add(name)
 	}
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

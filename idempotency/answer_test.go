@@ -19,7 +19,7 @@ import (
 
 	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -160,7 +160,7 @@ func TestAKeyOfAnotherRequestIsRefused(t *testing.T) {
 	first := ask{path: "/payments?a=1", key: "AAA", body: `{"amount":10}`, header: json}
 	var all sync.WaitGroup
 	all.Go(func() { _, _ = a.try(t.Context(), first) })
-	await.Receive(t, "the handler of the first request", began)
+	testkit.Receive(t, "the handler of the first request", began)
 
 	for range 2 {
 		for name, change := range map[string]func(q *ask){

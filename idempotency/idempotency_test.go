@@ -22,7 +22,7 @@ import (
 
 	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -86,7 +86,7 @@ func newAPIOver(t testing.TB, intents *intent.Manager, config *idempotency.Confi
 	return a
 }
 
-func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
+func newStore() *messagestore.Store { return testkit.Must(messagestore.New(memory.New(), nil)) }
 
 // An answer is a response, whole.
 type answer struct {

@@ -19,9 +19,9 @@ import (
 
 	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -594,7 +594,7 @@ func TestTheClientsDisconnectDoesNotEndTheWork(t *testing.T) {
 	connection, err := net.Dial("tcp", a.Listener.Addr().String())
 	require.NoError(t, err)
 	fmt.Fprintf(connection, "POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: AAA\r\nContent-Length: 0\r\n\r\n")
-	await.Receive(t, "the handler of the request", began)
+	testkit.Receive(t, "the handler of the request", began)
 	require.NoError(t, connection.Close())
 	close(gone)
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -48,7 +48,7 @@ func TestTheRecipeOfOneTransactionPaysOnce(t *testing.T) {
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
 	_, err := pool.Exec(t.Context(), "create table payments (account text, receipt bytea)")
 	require.NoError(t, err)
-	txs, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
+	txs, err := messagestore.Transactional[pgx.Tx](testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)))
 	require.NoError(t, err)
 	mux := http.NewServeMux()
 	require.NoError(t, serves(mux, txs.Store, func(w http.ResponseWriter, r *http.Request) {

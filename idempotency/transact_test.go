@@ -16,8 +16,8 @@ import (
 
 	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -43,7 +43,7 @@ func newSQLiteBank(t *testing.T) bank {
 	driver, err := sqlite.Open(t.Context(), path, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = driver.Close() })
-	txs, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
+	txs, err := messagestore.Transactional[*sql.Tx](testkit.Must(messagestore.New(driver, nil)))
 	require.NoError(t, err)
 	run := func(ctx context.Context, f func(tx *sql.Tx) ([]messagestore.StreamWrite, error)) error {
 		_, err := txs.Transact(ctx, func(_ context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
@@ -81,7 +81,7 @@ func newPostgresBank(t *testing.T) bank {
 	_, err := pool.Exec(t.Context(), "create table "+table+" (id text)")
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), "drop table "+table) })
-	txs, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
+	txs, err := messagestore.Transactional[pgx.Tx](testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)))
 	require.NoError(t, err)
 	return bank{
 		store: txs.Store,

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -59,7 +59,7 @@ func TestACommitThatIsCutIsToldAsItWas(t *testing.T) {
 			return &cutConn{conn, &deaf, &mute}, err
 		}
 	})
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	t.Cleanup(func() { require.NoError(t, driver.Close()) }) // the connections beside the pool
 	d, err := newDesk(driver, name, func(ctx context.Context, tx pgx.Tx, key string) error {
 		_, err := tx.Exec(ctx, "insert into "+name+" values ($1)", key)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -131,7 +131,7 @@ func TestAFunctionThatDoesNotReturnLeavesNothing(t *testing.T) {
 			})
 			gone <- true
 		}()
-		require.False(t, await.Receive(t, "the end of the call", gone), "it returned")
+		require.False(t, testkit.Receive(t, "the end of the call", gone), "it returned")
 		d.requireRows(t, "", 0)
 		require.Empty(t, d.inbox(t, d.inboxes(), "AAA"))
 

@@ -16,9 +16,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -61,11 +59,11 @@ func TestAnInboxOfAConsumerHandlesNoReservation(t *testing.T) {
 		d.send(t, Deposit{"AAA", 10})
 		d.send(t, Deposit{"AAA", 10})
 		d.send(t, Deposit{"BBB", 10})
-		c := must.New(consumer.New(d.store, d.commands(), "accounts", d.handle(d.reserver(), d.deposited), nil))
+		c := testkit.Must(consumer.New(d.store, d.commands(), "accounts", d.handle(d.reserver(), d.deposited), nil))
 
 		require.NoError(t, c.CatchUp(t.Context()))
-		renamed := must.New(reservation.New(d.store, "accounts", &reservation.Config{Consumers: []string{"accounts"}}))
-		again := must.New(consumer.New(d.store, d.commands(), "later", d.handle(renamed, d.deposited), nil))
+		renamed := testkit.Must(reservation.New(d.store, "accounts", &reservation.Config{Consumers: []string{"accounts"}}))
+		again := testkit.Must(consumer.New(d.store, d.commands(), "later", d.handle(renamed, d.deposited), nil))
 		require.NoError(t, again.CatchUp(t.Context()))
 
 		d.requireRows(t, "", 2)
@@ -359,13 +357,13 @@ func TestEachRequestHasOneRowThroughKills(t *testing.T) {
 			place := prepare(t, kind, name)
 			const batch = 7
 			requests := 50
-			if tier.Long() {
+			if testkit.Long() {
 				requests = 120
 			}
 			answered, killed := 0, 0
 			for answered < requests {
 				before := answered
-				ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+				ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 				cmd := exec.CommandContext(ctx, os.Args[0])
 				cmd.Env = append(os.Environ(), kindVariable+"="+kind, placeVariable+"="+place, tableVariable+"="+name)
 				cmd.Stderr = os.Stderr
@@ -436,7 +434,7 @@ func TestARequestThatCannotBeIsRefused(t *testing.T) {
 func TestAnInboxOfAnotherStoreIsRefused(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		elsewhere := must.New(reservation.New(must.New(messagestore.New(memory.New(), nil)), "accounts", nil))
+		elsewhere := testkit.Must(reservation.New(testkit.Must(messagestore.New(memory.New(), nil)), "accounts", nil))
 
 		err := d.handle(elsewhere, d.deposited).Handle(t.Context(), d.send(t, Deposit{"AAA", 10}))
 
@@ -448,9 +446,9 @@ func TestAnInboxOfAnotherStoreIsRefused(t *testing.T) {
 // A mistake is found at registration, and names the argument.
 func TestAMissingPartOfTransactIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
-	txs := &messagestore.TxStore[context.Context]{Store: must.New(messagestore.New(memory.New(), nil))}
-	over := must.New(reservation.New(txs.Store, "accounts", nil))
-	elsewhere := must.New(reservation.New(must.New(messagestore.New(memory.New(), nil)), "accounts", nil))
+	txs := &messagestore.TxStore[context.Context]{Store: testkit.Must(messagestore.New(memory.New(), nil))}
+	over := testkit.Must(reservation.New(txs.Store, "accounts", nil))
+	elsewhere := testkit.Must(reservation.New(testkit.Must(messagestore.New(memory.New(), nil)), "accounts", nil))
 	work := func(context.Context, context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 		return nil, nil
 	}
@@ -487,7 +485,7 @@ func TestWhatIsNoInboxIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = inbox.New(&messagestore.TxStore[context.Context]{}, "payments", nil) // not of Transactional
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	_, err = messagestore.Transactional[context.Context](store)
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 	_, err = inbox.New(&messagestore.TxStore[context.Context]{Store: store}, "my-payments", nil)

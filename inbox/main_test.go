@@ -21,9 +21,8 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -165,7 +164,7 @@ func newDesk[Tx any](
 	count func(ctx context.Context, tx Tx, key string) (int, error),
 ) (*desk, error) {
 	d := &desk{name: name, results: make(chan reservation.Result, 1000), faults: &faults{}}
-	txs, err := messagestore.Transactional[Tx](must.New(messagestore.New(faulty[Tx]{driver, d.faults}, nil)))
+	txs, err := messagestore.Transactional[Tx](testkit.Must(messagestore.New(faulty[Tx]{driver, d.faults}, nil)))
 	if err != nil {
 		return nil, err
 	}
@@ -249,14 +248,14 @@ func openDesk(ctx context.Context, kind, place, name string) (_ *desk, end func(
 			return nil, nil, poolErr
 		}
 		end = pool.Close
-		d, err = newDesk(must.New(postgres.New(pool, nil)), name, pgxInsert, pgxCount)
+		d, err = newDesk(testkit.Must(postgres.New(pool, nil)), name, pgxInsert, pgxCount)
 	case "database/sql":
 		db, openErr := sql.Open("pgx", place)
 		if openErr != nil {
 			return nil, nil, openErr
 		}
 		end = func() { _ = db.Close() }
-		d, err = newDesk(must.New(postgres.NewSQL(db, nil)), name, sqlInsert, sqlCount)
+		d, err = newDesk(testkit.Must(postgres.NewSQL(db, nil)), name, sqlInsert, sqlCount)
 	default:
 		driver, openErr := sqlite.Open(ctx, place, nil)
 		if openErr != nil {
@@ -312,7 +311,7 @@ func eachDesk(t *testing.T, test func(t *testing.T, d *desk)) {
 // result returns the next result that OnResult was called with.
 func (d *desk) result(t *testing.T) reservation.Result {
 	t.Helper()
-	return await.Receive(t, "a result", d.results)
+	return testkit.Receive(t, "a result", d.results)
 }
 
 func newName() string { return "inbox" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12] }
@@ -372,7 +371,7 @@ func work(kind string) error {
 
 // reserver returns a reserver over the store of the desk, whose outcomes are among the results.
 func (d *desk) reserver() *reservation.Reserver {
-	return must.New(reservation.New(d.store, "accounts", &reservation.Config{
+	return testkit.Must(reservation.New(d.store, "accounts", &reservation.Config{
 		OnOutcome: func(_ context.Context, _ *messagestore.Message, result reservation.Result) { d.results <- result },
 	}))
 }

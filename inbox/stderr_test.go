@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
@@ -23,7 +23,7 @@ func TestAReusedKeyIsSeenWithoutALogger(t *testing.T) {
 	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "bank.db"), nil)
 	require.NoError(t, err)
 	defer driver.Close()
-	txs, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
+	txs, err := messagestore.Transactional[*sql.Tx](testkit.Must(messagestore.New(driver, nil)))
 	require.NoError(t, err)
 	u, err := inbox.New(txs, "payments", nil)
 	require.NoError(t, err)

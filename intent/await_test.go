@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -46,7 +46,7 @@ func (s *slowStore) ReadCategoryPage(ctx context.Context, q messagestore.Categor
 func TestAnAwaitThatIsGivenUpBreaksNoQueryOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowStore{Store: must.New(messagestore.New(memory.New(), nil))}
+		store := &slowStore{Store: testkit.Must(messagestore.New(memory.New(), nil))}
 		m, err := intent.New(store, "payment:intent", nil)
 		require.NoError(t, err)
 		held, err := m.Reserve(t.Context(), intent.Request{Key: "k", Content: "c"})
@@ -107,7 +107,7 @@ func TestLeavingALineTakesUpToFiveSeconds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &silentStore{Store: must.New(messagestore.New(memory.New(), nil))}
+				store := &silentStore{Store: testkit.Must(messagestore.New(memory.New(), nil))}
 				m := manager(t, store, &intent.Config{TTL: time.Hour})
 				lease(t, m, request("A"))
 				ctx, cancel := context.WithTimeout(t.Context(), c.patience)
@@ -154,7 +154,7 @@ func (s farStore) TryWrite(
 func TestACrowdWhoseContextsEndWhileItComesLeavesInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		m := manager(t, farStore{store, 40 * time.Millisecond}, &intent.Config{TTL: time.Hour})
 		lease(t, m, request("A"))
 		began := time.Now()

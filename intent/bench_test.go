@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -23,7 +23,7 @@ func BenchmarkReserve(b *testing.B) {
 		return intent.Request{Key: key, Session: session, Content: payment{"POST", "/payments", key, 245_200}}
 	}
 	const held, done = "0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b", "0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6c"
-	m, err := intent.New(must.New(messagestore.New(memory.New(), nil)), "payment:intent", &intent.Config{TTL: time.Hour})
+	m, err := intent.New(testkit.Must(messagestore.New(memory.New(), nil)), "payment:intent", &intent.Config{TTL: time.Hour})
 	if err != nil {
 		b.Fatal(err)
 	}

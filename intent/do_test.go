@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -315,7 +315,7 @@ func TestAPanicIsInTheLog(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				store := must.New(messagestore.New(memory.New(), nil))
+				store := testkit.Must(messagestore.New(memory.New(), nil))
 				defer store.Close()
 				m, err := intent.New(store, "payment:intent", &intent.Config{Grace: time.Second, Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))})
 				require.NoError(t, err)
@@ -379,7 +379,7 @@ func (s *brokenStore) TryWrite(ctx context.Context, stream messagestore.StreamNa
 func TestContextEndsATenthBeforeAnybodyMayTakeTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
+		store := &brokenStore{Store: testkit.Must(messagestore.New(memory.New(), nil))}
 		m := manager(t, store, nil)
 		began := time.Now()
 
@@ -405,7 +405,7 @@ func TestContextEndsATenthBeforeAnybodyMayTakeTheLease(t *testing.T) {
 func TestAnOutageOfLeasesIsSaidAndEachLeaseThatIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
+		store := &brokenStore{Store: testkit.Must(messagestore.New(memory.New(), nil))}
 		var log bytes.Buffer
 		m := manager(t, store, &intent.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel))})
 		var working sync.WaitGroup
@@ -436,7 +436,7 @@ func TestAnOutageOfLeasesIsSaidAndEachLeaseThatIsLost(t *testing.T) {
 func TestExtensionThatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
+		store := &brokenStore{Store: testkit.Must(messagestore.New(memory.New(), nil))}
 		m := manager(t, store, nil)
 
 		_, err := m.Do(t.Context(), request("A"), func(ctx context.Context, _ *intent.Lease) (any, error) {
@@ -479,7 +479,7 @@ func TestContextEndsAtOnceWhenTheLeaseIsTaken(t *testing.T) {
 func TestWorkThatDoesNotStopIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
+		store := &brokenStore{Store: testkit.Must(messagestore.New(memory.New(), nil))}
 		m := manager(t, store, nil)
 		began := time.Now()
 		stop := make(chan struct{})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/intentlog"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -32,8 +32,8 @@ func FuzzAForgedStepIsReadOrCorrupt(f *testing.F) {
 		f.Add(seed[0], []byte(seed[1]))
 	}
 	f.Fuzz(func(t *testing.T, of string, data []byte) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		m := must.New(intent.New(store, "payment:intent", nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		m := testkit.Must(intent.New(store, "payment:intent", nil))
 		_, err := m.Reserve(t.Context(), intent.Request{Key: "good", Session: "A", Content: 1, TTL: time.Hour})
 		require.NoError(t, err)
 		if _, err := store.Write(t.Context(), "payment:intent-bad", messagestore.AnyVersion, messagestore.Raw{Type: of, Data: data}); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -38,7 +38,7 @@ type receipt struct {
 func bubble(t *testing.T, f func(t *testing.T, m *intent.Manager, store *messagestore.Store)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		f(t, manager(t, store, nil), store)
 	})
 }
@@ -309,7 +309,7 @@ func (r jsonText) MarshalJSON() ([]byte, error) { return []byte(r), nil }
 
 func TestBadConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	for name, c := range map[string]intent.Config{
 		"TTL -1":          {TTL: -1},
 		"TTL 99 ms":       {TTL: 99 * time.Millisecond},
@@ -352,7 +352,7 @@ func (s forgettingStore) Forgets() bool { return s.forgets }
 // A life that nobody can end is none, and no request finds out.
 func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	file, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "intents.db"), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, file.Close()) })
@@ -378,9 +378,9 @@ func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	for name, store := range map[string]intent.Store{
 		"it says so":                  forgettingStore{store, true},
-		"SQLite":                      must.New(messagestore.New(file, nil)),
-		"PostgreSQL":                  must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)),
-		"PostgreSQL, by database/sql": must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil)),
+		"SQLite":                      testkit.Must(messagestore.New(file, nil)),
+		"PostgreSQL":                  testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)),
+		"PostgreSQL, by database/sql": testkit.Must(messagestore.New(testkit.Must(postgres.NewSQL(db, nil)), nil)),
 	} {
 		_, err := intent.New(store, category, &intent.Config{KeyLife: 24 * time.Hour})
 		require.NoError(t, err, name)
@@ -403,7 +403,7 @@ func TestManagersOfOneKeyLifeMayStartAtOnce(t *testing.T) {
 	for name, life := range map[string]time.Duration{"the same": time.Hour, "another": 2 * time.Hour, "for ever": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forgets := forgettingStore{must.New(messagestore.New(memory.New(), nil)), true}
+			forgets := forgettingStore{testkit.Must(messagestore.New(memory.New(), nil)), true}
 			other := manager(t, forgets, &intent.Config{KeyLife: life})
 			m := manager(t, racingStore{forgets, sync.OnceFunc(func() { lease(t, other, intent.Request{Key: "first", Content: 1}) })}, &intent.Config{KeyLife: time.Hour})
 

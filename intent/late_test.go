@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -36,8 +36,8 @@ func TestDoBeginsNoWorkUnderALeaseThatIsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 15 * time.Second
-		store := &lateStore{must.New(messagestore.New(memory.New(), nil)), ttl + time.Second}
-		m := must.New(intent.New(store, "payment", &intent.Config{TTL: ttl, Logger: logger.Silent()}))
+		store := &lateStore{testkit.Must(messagestore.New(memory.New(), nil)), ttl + time.Second}
+		m := testkit.Must(intent.New(store, "payment", &intent.Config{TTL: ttl, Logger: logger.Silent()}))
 		begun := false
 		_, err := m.Do(t.Context(), request(""), func(context.Context, *intent.Lease) (any, error) {
 			begun = true

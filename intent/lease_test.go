@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -77,7 +77,7 @@ func TestResultIsReadAsItWasConfirmed(t *testing.T) {
 func TestAnswersAreToldBeforeReserveReturns(t *testing.T) {
 	t.Parallel()
 	var told []intent.Outcome
-	m := manager(t, must.New(messagestore.New(memory.New(), nil)), &intent.Config{OnAnswer: func(_ context.Context, r intent.Request, a intent.Answer) {
+	m := manager(t, testkit.Must(messagestore.New(memory.New(), nil)), &intent.Config{OnAnswer: func(_ context.Context, r intent.Request, a intent.Answer) {
 		require.Equal(t, "k", r.Key)
 		require.NotEmpty(t, r.Session)
 		told = append(told, a.Outcome)
@@ -92,7 +92,7 @@ func TestAnswersAreToldBeforeReserveReturns(t *testing.T) {
 
 func TestSessionsTellTheirProgram(t *testing.T) {
 	t.Parallel()
-	m := manager(t, must.New(messagestore.New(memory.New(), nil)), &intent.Config{Name: "payments-7"})
+	m := manager(t, testkit.Must(messagestore.New(memory.New(), nil)), &intent.Config{Name: "payments-7"})
 	l := lease(t, m, request(""))
 	require.Regexp(t, `^payments-7/[0-9a-f-]{36}$`, l.Session())
 	require.NotEqual(t, l.Session(), lease(t, m, intent.Request{Key: "other", Content: "x"}).Session())
@@ -100,7 +100,7 @@ func TestSessionsTellTheirProgram(t *testing.T) {
 
 func TestHeartbeatIsHalfOfTheLeaseAtMost(t *testing.T) {
 	t.Parallel()
-	m := manager(t, must.New(messagestore.New(memory.New(), nil)), &intent.Config{Heartbeat: 7 * time.Second})
+	m := manager(t, testkit.Must(messagestore.New(memory.New(), nil)), &intent.Config{Heartbeat: 7 * time.Second})
 	r := request("A")
 	r.TTL = 13 * time.Second
 	_, err := m.Reserve(t.Context(), r)
@@ -115,7 +115,7 @@ func TestHolderOfALeaseThatTheStoreLostIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
 		l := lease(t, m, request("A"))
 		require.NoError(t, l.Extend(t.Context()))
-		restored := must.New(messagestore.New(memory.New(), nil))
+		restored := testkit.Must(messagestore.New(memory.New(), nil))
 		empty := &switchedStore{Store: store}
 		m2 := manager(t, empty, nil)
 		resumed, err := m2.Resume(t.Context(), "", "k", "A", l.Token())
@@ -206,7 +206,7 @@ func TestALineHasAnEnd(t *testing.T) {
 // a failure.
 func TestAHandlerUsesItsLeaseBesideTheHeartbeat(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	l := lease(t, manager(t, store, nil), request("A"))
 	extended := make(chan error)
 	go func() {

@@ -8,14 +8,14 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/intentlog"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
 func TestACorruptStreamHidesNoIntent(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	m, err := intent.New(store, "payment:intent", nil)
 	require.NoError(t, err)

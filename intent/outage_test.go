@@ -15,8 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -131,7 +130,7 @@ func (s *outageStore) ReadCategoryPage(ctx context.Context, q messagestore.Categ
 func outaged(t *testing.T, f func(t *testing.T, store *outageStore, m, other *intent.Manager, log *bytes.Buffer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		inner := must.New(messagestore.New(memory.New(), nil))
+		inner := testkit.Must(messagestore.New(memory.New(), nil))
 		store := &outageStore{Store: inner}
 		var log bytes.Buffer
 		m := manager(t, store, &intent.Config{TTL: time.Hour, Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel))})
@@ -306,7 +305,7 @@ func TestAClosedStoreEndsEachWaitAtOnce(t *testing.T) {
 	file, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "intents.db"), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, file.Close()) })
-	store := must.New(messagestore.New(file, &messagestore.Config{Logger: lines}))
+	store := testkit.Must(messagestore.New(file, &messagestore.Config{Logger: lines}))
 	m := manager(t, store, &intent.Config{TTL: time.Hour, Logger: lines})
 	held := lease(t, m, request("A"))
 	_, stop := held.Keep(t.Context())
@@ -333,12 +332,12 @@ func TestAClosedStoreEndsEachWaitAtOnce(t *testing.T) {
 	for _, wait := range waits {
 		go func() { ended <- wait() }()
 	}
-	await.Equal(t, "a waiter stands in the line", 1, func() int { return len(lookup(t, m).Line) })
+	testkit.AwaitEqual(t, "a waiter stands in the line", 1, func() int { return len(lookup(t, m).Line) })
 
 	require.NoError(t, store.Close())
 
 	for range waits {
-		require.ErrorIs(t, await.Receive(t, "the end of a wait", ended), messagestore.ErrClosed)
+		require.ErrorIs(t, testkit.Receive(t, "the end of a wait", ended), messagestore.ErrClosed)
 	}
 	require.NotContains(t, log.String(), "store failed")
 	require.NotContains(t, log.String(), "store is back")

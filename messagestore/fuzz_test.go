@@ -10,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/tier"
 )
 
 func FuzzStreamName(f *testing.F) {
@@ -21,7 +20,7 @@ func FuzzStreamName(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -70,7 +69,7 @@ func FuzzStreamName(f *testing.F) {
 
 // Accepted data is valid JSON, and every function of this package works on it.
 func FuzzValidateJSON(f *testing.F) {
-	for _, seed := range tier.SeedJSONTexts() {
+	for _, seed := range testkit.SeedJSONTexts() {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -86,7 +85,7 @@ func FuzzValidateJSON(f *testing.F) {
 		require.True(t, utf8.Valid(raw))
 		var object map[string]any
 		require.NoError(t, unmarshalExact(raw, &object))
-		canonical := must.Do(exactjson.Canonical(raw))(t)
+		canonical := testkit.Do(exactjson.Canonical(raw))(t)
 		require.NotContains(t, string(canonical), `\u0000`+"\x00")
 		require.NoError(t, validateJSON("data", canonical), "%s", canonical)
 		require.True(t, exactjson.Equal(raw, canonical))
@@ -104,7 +103,7 @@ func TestNumbersOfTooManyDigitsAreRefused(t *testing.T) {
 // A body that encodes itself may return anything to encoding/json. The fast validator judges the
 // output as the full one does.
 func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
-	for _, seed := range tier.SeedJSONTexts() {
+	for _, seed := range testkit.SeedJSONTexts() {
 		f.Add([]byte(seed))
 	}
 	f.Add([]byte("{\"a\":\"<>&\\u2028\xe2\x80\xa9\"}"))  // escapes
@@ -118,14 +117,14 @@ func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
 		}
 		require.True(t, json.Valid(encoded), "%q", encoded)
 		require.Equal(t, validateJSON("data", encoded), validateEncoded("data", encoded))
-		again := must.Do(json.Marshal(Metadata{Extra: map[string]json.RawMessage{"x": raw}}))(t)
+		again := testkit.Do(json.Marshal(Metadata{Extra: map[string]json.RawMessage{"x": raw}}))(t)
 		require.True(t, json.Valid(again), "%q", again)
 	})
 }
 
 // Metadata of any client can be read, and is written back as it was read.
 func FuzzMetadata(f *testing.F) {
-	for _, seed := range append(tier.SeedJSONTexts(),
+	for _, seed := range append(testkit.SeedJSONTexts(),
 		`{"causationMessageStreamName":"a-1","causationMessagePosition":0,"causationMessageGlobalPosition":7,"correlationStreamName":"b-1","replyStreamName":"c","properties":{"a":1.10},"localProperties":{"b":null},"schemaVersion":"1","x":{}}`,
 		`{"causationMessageStreamName":"a-1","causationMessagePosition":"0"}`, `{"causationMessagePosition":1e30,"properties":[],"localProperties":null,"schemaVersion":1}`,
 		`{"causationMessageStreamName":"","causationMessagePosition":1,"causationMessageGlobalPosition":-1}`, `{"schemaVersion":"","properties":{}}`, `{"SCHEMAVERSION":"1"}`,
@@ -143,9 +142,9 @@ func FuzzMetadata(f *testing.F) {
 		}
 		require.NoError(t, err, "every object is metadata")
 
-		encoded := must.Do(json.Marshal(m))(t)
+		encoded := testkit.Do(json.Marshal(m))(t)
 		read := ParseMetadata(encoded)
-		require.Equal(t, string(encoded), string(must.Do(json.Marshal(read))(t)))
+		require.Equal(t, string(encoded), string(testkit.Do(json.Marshal(read))(t)))
 
 		// No member is invented, and none is lost but empty ones.
 		var kept map[string]json.RawMessage
@@ -164,13 +163,13 @@ func FuzzMetadata(f *testing.F) {
 
 // The short way of reading metadata ends where the long one does, or does not go there.
 func FuzzMetadataIsScannedAsEncodingJSONReadsIt(f *testing.F) {
-	for _, seed := range append(tier.SeedJSONTexts(), scannedMetadata...) {
+	for _, seed := range append(testkit.SeedJSONTexts(), scannedMetadata...) {
 		f.Add([]byte(seed))
 	}
-	for _, seed := range append(tier.SeedJSONTexts(), unscannedMetadata...) {
+	for _, seed := range append(testkit.SeedJSONTexts(), unscannedMetadata...) {
 		f.Add([]byte(seed))
 	}
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add([]byte(`{"properties":` + data + `}`))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -220,7 +219,7 @@ func TestMetadataAsItMostlyIsIsScanned(t *testing.T) {
 		CausationStream: "a-1", CausationPosition: 1, CausationGlobalPosition: 2, CorrelationStream: "b", ReplyStream: "c", SchemaVersion: "1",
 		Properties: Properties{"a": "b"}, Local: Properties{"c": "d"},
 	}
-	encoded := must.Do(json.Marshal(full))(t)
+	encoded := testkit.Do(json.Marshal(full))(t)
 	scanned, ok := scanMetadata(string(encoded))
 	require.True(t, ok, "what the library writes, %s", encoded)
 	require.Equal(t, full, scanned)
@@ -256,7 +255,7 @@ func foreign(part string) bool {
 
 // An identifier from outside is one part of the name, and comes back as it was.
 func FuzzAnIdentifierIsOnePart(f *testing.F) {
-	for _, id := range append(tier.SeedNames(), "1+AAA", "ann+x@y.cz", "100%", "%2B", "%2b", "12D+seats+k99", " a ", "a b", "\u00e9", "\u202e", "", "+", "\u3000") {
+	for _, id := range append(testkit.SeedNames(), "1+AAA", "ann+x@y.cz", "100%", "%2B", "%2b", "12D+seats+k99", " a ", "a b", "\u00e9", "\u202e", "", "+", "\u3000") {
 		f.Add(id, "123")
 	}
 	f.Fuzz(func(t *testing.T, id, other string) {

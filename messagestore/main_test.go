@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -29,7 +29,7 @@ type untouched struct{ messagestore.Driver }
 
 func untouchedStore(t *testing.T) *messagestore.Store {
 	t.Helper()
-	return must.New(messagestore.New(untouched{}, nil))
+	return testkit.Must(messagestore.New(untouched{}, nil))
 }
 
 // requireInvalid demands the error of refused input, and returns the index of the

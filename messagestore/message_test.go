@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -143,11 +143,11 @@ func TestCorrelatedComparesTheCategoryOrTheStream(t *testing.T) {
 
 func TestDecodeGivesTheBodyOfItsType(t *testing.T) {
 	m := &messagestore.Message{Stream: "account-1", Position: 2, Type: "Opened", Data: json.RawMessage(`{"name":"Ann","unknown":1}`)}
-	body := must.Do(messagestore.Decode[opened](m))(t)
+	body := testkit.Do(messagestore.Decode[opened](m))(t)
 	require.Equal(t, opened{"Ann"}, body)
 
 	m.Data = nil
-	body = must.Do(messagestore.Decode[opened](m))(t)
+	body = testkit.Do(messagestore.Decode[opened](m))(t)
 	require.Equal(t, opened{}, body)
 }
 
@@ -168,16 +168,16 @@ func (*total) MessageType() string { return "Total" }
 
 func TestDecodeOfNothingIsAnEmptyBodyAndNeverNil(t *testing.T) {
 	for _, data := range []json.RawMessage{nil, {}, json.RawMessage(`null`)} {
-		require.Equal(t, &closed{}, must.Do(messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: data}))(t), "%s", data)
+		require.Equal(t, &closed{}, testkit.Do(messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: data}))(t), "%s", data)
 
-		require.Equal(t, opened{}, must.Do(messagestore.Decode[opened](&messagestore.Message{Stream: "account-1", Type: "Opened", Data: data}))(t))
+		require.Equal(t, opened{}, testkit.Do(messagestore.Decode[opened](&messagestore.Message{Stream: "account-1", Type: "Opened", Data: data}))(t))
 
 		// Those that no object fits are their zero values.
-		require.Empty(t, must.Do(messagestore.Decode[tags](&messagestore.Message{Stream: "account-1", Type: "Tags", Data: data}))(t))
-		sum := must.Do(messagestore.Decode[*total](&messagestore.Message{Stream: "account-1", Type: "Total", Data: data}))(t)
+		require.Empty(t, testkit.Do(messagestore.Decode[tags](&messagestore.Message{Stream: "account-1", Type: "Tags", Data: data}))(t))
+		sum := testkit.Do(messagestore.Decode[*total](&messagestore.Message{Stream: "account-1", Type: "Total", Data: data}))(t)
 		require.Equal(t, new(total), sum)
 	}
-	body := must.Do(messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: json.RawMessage(`{"reason":"moved"}`)}))(t)
+	body := testkit.Do(messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: json.RawMessage(`{"reason":"moved"}`)}))(t)
 	require.Equal(t, &closed{"moved"}, body)
 }
 
@@ -209,7 +209,7 @@ func TestMetadataHasMessageDBsNames(t *testing.T) {
 		Properties: messagestore.Properties{"html": "<&>", "n": json.Number("12345678901234567890.10")}, Local: messagestore.Properties{"a": nil}, SchemaVersion: "2",
 		Extra: map[string]json.RawMessage{"z": json.RawMessage(`1.0`), "user \"id\"": json.RawMessage(`{"a":[]}`)},
 	}
-	encoded := must.Do(json.Marshal(full))(t)
+	encoded := testkit.Do(json.Marshal(full))(t)
 	require.JSONEq(t, `{"causationMessageStreamName":"account-1","causationMessagePosition":0,"causationMessageGlobalPosition":0,`+
 		`"correlationStreamName":"transfer-1","replyStreamName":"account:reply","properties":{"html":"<&>","n":12345678901234567890.10},`+
 		`"localProperties":{"a":null},"schemaVersion":"2","user \"id\"":{"a":[]},"z":1.0}`, string(encoded))
@@ -217,7 +217,7 @@ func TestMetadataHasMessageDBsNames(t *testing.T) {
 
 	require.Equal(t, full, messagestore.ParseMetadata(encoded))
 
-	encoded = must.Do(json.Marshal(messagestore.Metadata{}))(t)
+	encoded = testkit.Do(json.Marshal(messagestore.Metadata{}))(t)
 	require.Equal(t, `{}`, string(encoded))
 	require.True(t, messagestore.Metadata{}.IsZero())
 	require.False(t, full.IsZero())
@@ -308,7 +308,7 @@ func TestNamesInMetadataAreEncodedWhateverIsInThem(t *testing.T) {
 		names = append(names, messagestore.StreamName("account-"+string(c)+"x"))
 	}
 	for _, name := range names {
-		raw := must.Do(messagestore.Metadata{CorrelationStream: name, CausationStream: name, CausationGlobalPosition: 1 << 60}.MarshalJSON())(t)
+		raw := testkit.Do(messagestore.Metadata{CorrelationStream: name, CausationStream: name, CausationGlobalPosition: 1 << 60}.MarshalJSON())(t)
 
 		var fields map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal(raw, &fields), "%s", raw)

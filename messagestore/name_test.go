@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -227,7 +227,7 @@ func TestAStreamOfACategoryWithADashIsRefused(t *testing.T) {
 	requireInvalid(t, err, messagestore.ErrInvalid, "category", `"my-seat"`, rule)
 	require.EqualError(t, err, `write my-seat: invalid category "my-seat": `+rule)
 	require.NotContains(t, fmt.Sprintf("%q", stream), `\x00`)
-	require.ErrorIs(t, must.ErrorOf(store.Last(t.Context(), stream.With("2"))), messagestore.ErrInvalid)
+	require.ErrorIs(t, testkit.ErrorOf(store.Last(t.Context(), stream.With("2"))), messagestore.ErrInvalid)
 	require.ErrorIs(t, messagestore.StreamName("no category: account").Validate(), messagestore.ErrInvalid)
 	require.NotEqual(t, messagestore.Category("my"), stream.Category())
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/report"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -67,7 +67,7 @@ func TestHostileTypesAreRefused(t *testing.T) {
 		requireInvalid(t, refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)}), messagestore.ErrInvalid, "message type", want.value, want.rule)
 
 		store := untouchedStore(t)
-		requireInvalid(t, must.ErrorOf(store.LastOfType(t.Context(), stream, name)), messagestore.ErrInvalid, "message type", want.value, want.rule)
+		requireInvalid(t, testkit.ErrorOf(store.LastOfType(t.Context(), stream, name)), messagestore.ErrInvalid, "message type", want.value, want.rule)
 		_, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{"Opened", name}}})
 		requireInvalid(t, err, messagestore.ErrInvalid, "message type", want.value, want.rule)
 	}
@@ -85,15 +85,15 @@ func TestTypesOfTheStoreItselfAreReadAndNotWritten(t *testing.T) {
 	}
 	require.ErrorIs(t, refused(t, removal.Tombstone{}), messagestore.ErrInvalid)
 
-	store := must.New(messagestore.New(memory.New(), nil))
-	require.ErrorIs(t, must.ErrorOf(store.LastOfType(t.Context(), stream, removal.TombstoneType)), messagestore.ErrNotFound)
-	must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{removal.TombstoneType}}}))(t)
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	require.ErrorIs(t, testkit.ErrorOf(store.LastOfType(t.Context(), stream, removal.TombstoneType)), messagestore.ErrNotFound)
+	testkit.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{removal.TombstoneType}}}))(t)
 }
 
 // A message without an id gets one: no nil id reaches a driver.
 func TestMessageWithoutIDGetsANewOne(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), nil))
-	written := must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{}, messagestore.Envelope{Body: opened{}}, &messagestore.Envelope{Body: opened{}}))(t)
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	written := testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{}, messagestore.Envelope{Body: opened{}}, &messagestore.Envelope{Body: opened{}}))(t)
 	seen := map[uuid.UUID]bool{uuid.Nil: true}
 	for _, id := range written.IDs {
 		require.False(t, seen[id])
@@ -149,14 +149,14 @@ func TestUnusualDataAreAccepted(t *testing.T) {
 	for i := range 50_000 {
 		keys[strings.Repeat("k", i%7)+string(rune('a'+i%26))+uuid.NewString()[:4]] = i
 	}
-	wide := must.Do(json.Marshal(keys))(t)
+	wide := testkit.Do(json.Marshal(keys))(t)
 	for _, data := range []string{
 		`{}`, ` {"a" : 1} `, `{"a":1,"a":2}`, `{"a":"\ud83d\ude00"}`, `{"a":"\\u0000"}`, `{"a":"\\ud800"}`, `{"n":1e400}`, `{"n":-0}`, `{"n":1e131071}`,
 		`{"n":0e999999}`, strings.Repeat(`{"a":`, 511) + "{}" + strings.Repeat("}", 511), string(wide[:0]) + string(wide), `{"":0}`, `{"\u0001":"\u007f"}`,
 	} {
-		store := must.New(messagestore.New(memory.New(), nil))
-		require.NoError(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, raw(data))), "%.100s", data)
-		require.Equal(t, data, string(must.Do(store.Last(t.Context(), stream))(t).Data), "it is kept byte for byte")
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		require.NoError(t, testkit.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, raw(data))), "%.100s", data)
+		require.Equal(t, data, string(testkit.Do(store.Last(t.Context(), stream))(t).Data), "it is kept byte for byte")
 	}
 }
 
@@ -248,9 +248,9 @@ func TestBodiesEncodeAsTheyAre(t *testing.T) {
 		"nil in an interface": {anything{nil}, `{"a":null}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := must.New(messagestore.New(memory.New(), nil))
-			must.Do(store.Write(t.Context(), stream, messagestore.NoStream, test.body))(t)
-			require.Equal(t, test.want, string(must.Do(store.Last(t.Context(), stream))(t).Data))
+			store := testkit.Must(messagestore.New(memory.New(), nil))
+			testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, test.body))(t)
+			require.Equal(t, test.want, string(testkit.Do(store.Last(t.Context(), stream))(t).Data))
 		})
 	}
 }
@@ -287,7 +287,7 @@ func TestHostileMetadataAreRefused(t *testing.T) {
 // A message may come from, and go to, streams that another client named by rules of
 // its own.
 func TestMetadataMayNameStreamsOfOtherClients(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	for _, name := range []messagestore.StreamName{"account", "account-", "-", "a b-1", "account:position"} {
 		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Envelope{Body: opened{}, Metadata: messagestore.Metadata{
 			CausationStream: name, CorrelationStream: name, ReplyStream: name,
@@ -300,7 +300,7 @@ func TestHostileVersionsAreRefused(t *testing.T) {
 	store := untouchedStore(t)
 	const rule = "it is a position from 0, NoStream (-1), AnyVersion (-2) or StreamExists (-4)"
 	for expected, value := range map[messagestore.Version]string{-3: "-3", -5: "-5", math.MinInt64: "-9223372036854775808"} {
-		requireInvalid(t, must.ErrorOf(store.Write(t.Context(), stream, expected, opened{})), messagestore.ErrInvalid, "expected version", value, rule)
+		requireInvalid(t, testkit.ErrorOf(store.Write(t.Context(), stream, expected, opened{})), messagestore.ErrInvalid, "expected version", value, rule)
 		_, err := store.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: []messagestore.Body{opened{}}})
 		requireInvalid(t, err, messagestore.ErrInvalid, "expected version", value, rule)
 	}
@@ -311,7 +311,7 @@ func TestHostileVersionsAreRefused(t *testing.T) {
 }
 
 func TestGreatestExpectedVersionIsAConflict(t *testing.T) {
-	_, err := must.New(messagestore.New(memory.New(), nil)).Write(t.Context(), stream, math.MaxInt64, opened{})
+	_, err := testkit.Must(messagestore.New(memory.New(), nil)).Write(t.Context(), stream, math.MaxInt64, opened{})
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	require.EqualError(t, err, "write account-1: version conflict: expected 9223372036854775807, found no stream")
 }
@@ -336,7 +336,7 @@ func TestHostilePositionsAndLimitsAreRefused(t *testing.T) {
 		if limit == 0 {
 			continue // a configuration's default
 		}
-		requireInvalid(t, must.ErrorOf(messagestore.New(untouched{}, &messagestore.Config{BatchSize: limit})), messagestore.ErrInvalid, "batch size", value, limitRule)
+		requireInvalid(t, testkit.ErrorOf(messagestore.New(untouched{}, &messagestore.Config{BatchSize: limit})), messagestore.ErrInvalid, "batch size", value, limitRule)
 	}
 }
 
@@ -441,7 +441,7 @@ func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			requireInvalid(t, must.ErrorOf(store.WriteStreams(t.Context(), test.writes...)), test.kind, test.field, test.value, test.rule)
+			requireInvalid(t, testkit.ErrorOf(store.WriteStreams(t.Context(), test.writes...)), test.kind, test.field, test.value, test.rule)
 			_, met, err := store.TryWriteStreams(t.Context(), test.writes...)
 			require.Nil(t, met)
 			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
@@ -546,7 +546,7 @@ func TestNewTellsAllMistakes(t *testing.T) {
 
 func TestNilContextIsRefused(t *testing.T) {
 	var none context.Context
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			requireInvalid(t, call(none, store), messagestore.ErrInvalid, "context", "", "it is nil")
@@ -590,15 +590,15 @@ func TestBodyWithoutAnExportedFieldIsRefused(t *testing.T) {
 			"all fields of the body are unexported, so nothing of it would be written: begin their names with a capital letter")
 	}
 	for i, body := range []messagestore.Body{partlyHidden{Amount: 1, fee: 2}, leftOut{1}, promoted{partlyHidden{1, 2}}, own{1}, withoutFields{}, &withoutFields{}, withABlankOnly{}} {
-		require.NoError(t, must.ErrorOf(must.New(messagestore.New(memory.New(), nil)).Write(t.Context(), stream, messagestore.NoStream, body)), i)
+		require.NoError(t, testkit.ErrorOf(testkit.Must(messagestore.New(memory.New(), nil)).Write(t.Context(), stream, messagestore.NoStream, body)), i)
 	}
 }
 
 func TestConflictWithTheZeroVersionAsksWhatIsMeant(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	_, err := store.Write(t.Context(), stream, 0, opened{})
 	require.EqualError(t, err, "write account-1: version conflict: expected 0, found no stream (version 0 expects one message: is NoStream meant, or AnyVersion?)")
-	require.EqualError(t, must.ErrorOf(store.Write(t.Context(), stream, 3, opened{})), "write account-1: version conflict: expected 3, found no stream")
+	require.EqualError(t, testkit.ErrorOf(store.Write(t.Context(), stream, 3, opened{})), "write account-1: version conflict: expected 3, found no stream")
 }
 
 func TestStreamOfACategoryWithADashIsRefused(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -88,7 +88,7 @@ func (d *scripted) Find(ctx context.Context, stream messagestore.StreamName, ids
 
 func script(steps ...step) (*scripted, *messagestore.Store) {
 	d := &scripted{Driver: memory.New(), script: steps}
-	return d, must.New(messagestore.New(d, nil))
+	return d, testkit.Must(messagestore.New(d, nil))
 }
 
 func requireMessages(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, want int) {
@@ -103,9 +103,9 @@ func requireMessages(t *testing.T, store *messagestore.Store, stream messagestor
 
 func TestLostAnswerOfAWriteThatHappenedIsFound(t *testing.T) {
 	driver, store := script(step{true, nil}, step{true, errLost})
-	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"}))(t)
+	testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"}))(t)
 
-	written := must.Do(store.Write(t.Context(), stream, 0, opened{"a"}, opened{"b"}))(t)
+	written := testkit.Do(store.Write(t.Context(), stream, 0, opened{"a"}, opened{"b"}))(t)
 
 	require.Equal(t, messagestore.Version(2), written.Version)
 	require.Equal(t, messagestore.GlobalPosition(3), written.GlobalPosition)
@@ -118,7 +118,7 @@ func TestLostAnswerOfAWriteThatHappenedIsFound(t *testing.T) {
 func TestLostWriteThatDidNotHappenIsWrittenOnceMore(t *testing.T) {
 	driver, store := script(step{false, errLost}, step{true, nil})
 
-	written := must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"a"}))(t)
+	written := testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"a"}))(t)
 
 	require.Equal(t, messagestore.Version(0), written.Version)
 	require.False(t, written.Duplicate)
@@ -133,7 +133,7 @@ func TestLostWriteCanMeetAConflictWhenItIsWrittenOnceMore(t *testing.T) {
 		return err
 	}
 
-	require.False(t, must.Do(store.WriteInitial(t.Context(), stream, opened{"a"}))(t))
+	require.False(t, testkit.Do(store.WriteInitial(t.Context(), stream, opened{"a"}))(t))
 	requireMessages(t, store, stream, 1)
 }
 
@@ -166,7 +166,7 @@ func TestOutcomeThatCannotBeFoundOutIsUnknown(t *testing.T) {
 	require.NotErrorIs(t, resolveErr, messagestore.ErrNotWritten)
 
 	driver.find = nil
-	written, resolveErr := must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)
+	written, resolveErr := testkit.Must(messagestore.New(driver, nil)).Resolve(t.Context(), err)
 	require.NoError(t, resolveErr)
 	require.Len(t, written, 1)
 	require.Equal(t, messagestore.Version(0), written[0].Version)
@@ -200,7 +200,7 @@ func TestLostWriteOfSeveralStreamsIsFoundWhole(t *testing.T) {
 	for _, happened := range []bool{true, false} {
 		driver, store := script(step{happened, errLost}, step{true, nil})
 
-		written := must.Do(store.WriteStreams(t.Context(),
+		written := testkit.Do(store.WriteStreams(t.Context(),
 			messagestore.StreamWrite{Stream: "account-1", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{"a"}, opened{"b"}}},
 			messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream},
 			messagestore.StreamWrite{Stream: "order-1", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{"c"}}}))(t)
@@ -234,7 +234,7 @@ func TestLostWriteWhoseIDIsUsedForSomethingElseIsAConflict(t *testing.T) {
 		"another order":  {[]messagestore.Body{second, first}, true},
 	} {
 		driver, store := script(step{true, nil}, step{false, errLost})
-		must.Do(store.Write(t.Context(), stream, messagestore.NoStream, first, second))(t)
+		testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, first, second))(t)
 
 		_, err := store.Write(t.Context(), stream, 1, test.again...)
 
@@ -252,11 +252,11 @@ func TestResolveWantsAnUnknownOutcome(t *testing.T) {
 	_, err := untouchedStore(t).Resolve(t.Context(), messagestore.ErrVersionConflict)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	require.EqualError(t, err, "resolve: not an unknown outcome: version conflict")
-	require.Error(t, must.ErrorOf(untouchedStore(t).Resolve(t.Context(), nil)))
+	require.Error(t, testkit.ErrorOf(untouchedStore(t).Resolve(t.Context(), nil)))
 }
 
 func TestWatchRingsForWritesToItsCategory(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	bell, stop := store.Watch("account", 0)
 	other, stopOther := store.Watch("order", 0)
 	second, stopSecond := store.Watch("account", 0)
@@ -273,19 +273,19 @@ func TestWatchRingsForWritesToItsCategory(t *testing.T) {
 	require.False(t, rings(bell))
 
 	for i := range 3 {
-		must.Do(store.Write(t.Context(), stream, messagestore.Version(i-1), opened{}))(t)
+		testkit.Do(store.Write(t.Context(), stream, messagestore.Version(i-1), opened{}))(t)
 	}
 	require.True(t, rings(bell))
 	require.False(t, rings(bell), "several writes ring once")
 	require.True(t, rings(second))
 	require.False(t, rings(other))
 
-	require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened{})), messagestore.ErrVersionConflict)
+	require.ErrorIs(t, testkit.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened{})), messagestore.ErrVersionConflict)
 	require.False(t, rings(bell), "a refused write does not ring")
 
 	stop()
 	stop()
-	must.Do(store.WriteStreams(t.Context(),
+	testkit.Do(store.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}},
 		messagestore.StreamWrite{Stream: "order-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}}))(t)
 	require.False(t, rings(bell), "it was stopped")
@@ -294,8 +294,8 @@ func TestWatchRingsForWritesToItsCategory(t *testing.T) {
 }
 
 func TestReadingStopsWhenTheReaderDoes(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), &messagestore.Config{BatchSize: 2}))
-	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"0"}, opened{"1"}, opened{"2"}))(t)
+	store := testkit.Must(messagestore.New(memory.New(), &messagestore.Config{BatchSize: 2}))
+	testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"0"}, opened{"1"}, opened{"2"}))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
@@ -330,12 +330,12 @@ func TestToIsAStreamWrite(t *testing.T) {
 // The memory driver has the process's clock, and so a test the clock of its bubble.
 func TestNowIsTheTimeOfTheBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		before := must.Do(store.Now(t.Context()))(t)
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		before := testkit.Do(store.Now(t.Context()))(t)
 
 		time.Sleep(time.Hour)
 
-		after := must.Do(store.Now(t.Context()))(t)
+		after := testkit.Do(store.Now(t.Context()))(t)
 		require.Equal(t, time.Hour, after.Sub(before))
 	})
 }
@@ -348,19 +348,19 @@ type closing struct {
 func (c closing) Close() error { return c.err }
 
 func TestCloseClosesADriverThatOwnsWhatItWorksWith(t *testing.T) {
-	require.NoError(t, must.New(messagestore.New(memory.New(), nil)).Close())
-	require.ErrorIs(t, must.New(messagestore.New(closing{err: errLost}, nil)).Close(), errLost)
+	require.NoError(t, testkit.Must(messagestore.New(memory.New(), nil)).Close())
+	require.ErrorIs(t, testkit.Must(messagestore.New(closing{err: errLost}, nil)).Close(), errLost)
 }
 
 func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	_, err := store.Last(t.Context(), stream)
 	require.EqualError(t, err, "read last of account-1: no such message")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.EqualError(t, must.ErrorOf(store.Version(ctx, stream)), "read version of account-1: context canceled")
+	require.EqualError(t, testkit.ErrorOf(store.Version(ctx, stream)), "read version of account-1: context canceled")
 	for _, err := range store.ReadStream(ctx, stream, 0) {
 		require.EqualError(t, err, "read account-1: context canceled")
 	}
@@ -368,7 +368,7 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 	require.EqualError(t, err, "write streams: account-1: version conflict: expected 4, found no stream")
 
 	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")
-	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{ID: id, Body: opened{"a"}}))(t)
+	testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{ID: id, Body: opened{"a"}}))(t)
 	_, err = store.Write(t.Context(), "order-1", messagestore.NoStream, messagestore.Envelope{ID: id, Body: opened{"a"}})
 	require.EqualError(t, err, `write order-1: message id conflict: 0199a7a0-0000-7000-8000-000000000001 is recorded with other content or elsewhere, as "account-1"@0`)
 	require.Equal(t, "any version", messagestore.AnyVersion.String())
@@ -376,12 +376,12 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 
 func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 	var log bytes.Buffer
-	store := must.New(messagestore.New(memory.New(), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))}))
-	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
+	store := testkit.Must(messagestore.New(memory.New(), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))}))
+	testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
 		Body: opened{"secret"}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{"token": "secret"}},
 	}))(t)
 	requireMessages(t, store, stream, 1)
-	must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1}))(t)
+	testkit.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1}))(t)
 
 	require.Contains(t, log.String(), `"stream":"account-1","version":0,"duplicate":false,"message":"write"`)
 	require.Contains(t, log.String(), `"message":"read stream"`)
@@ -390,18 +390,18 @@ func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 }
 
 func TestWriteInitialIsNotTrueForAMessageThatIsNotFirst(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	m := messagestore.Envelope{ID: uuid.New(), Body: opened{"second"}}
-	must.Do(store.Write(t.Context(), "account-1", messagestore.NoStream, opened{"first"}, m))(t)
+	testkit.Do(store.Write(t.Context(), "account-1", messagestore.NoStream, opened{"first"}, m))(t)
 
-	require.False(t, must.Do(store.WriteInitial(t.Context(), "account-1", m))(t))
+	require.False(t, testkit.Do(store.WriteInitial(t.Context(), "account-1", m))(t))
 }
 
 func TestWriteInitialOfTheFirstMessageAgainIsTrue(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	m := messagestore.Envelope{ID: uuid.New(), Body: opened{"first"}}
 	for range 2 {
-		require.True(t, must.Do(store.WriteInitial(t.Context(), "account-1", m))(t))
+		require.True(t, testkit.Do(store.WriteInitial(t.Context(), "account-1", m))(t))
 	}
 }
 
@@ -418,10 +418,10 @@ func (k *keeping) Append(ctx context.Context, a messagestore.Append) (messagesto
 
 func TestABufferMayBeUsedAgainAfterTheWrite(t *testing.T) {
 	driver := &keeping{Driver: memory.New()}
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	buffer := []byte(`{"a":1}`)
 	raw := messagestore.Raw{Type: "Opened", Data: buffer}
-	must.Do(store.Write(t.Context(), "account-1", messagestore.AnyVersion, raw, &raw))(t)
+	testkit.Do(store.Write(t.Context(), "account-1", messagestore.AnyVersion, raw, &raw))(t)
 
 	copy(buffer, `{"b":2}`)
 
@@ -451,7 +451,7 @@ func TestAStoreTellsItsEpochIfItsDriverCan(t *testing.T) {
 		{epochs{memory.New(), "1", nil}, "1", nil},
 		{epochs{memory.New(), "1", errLost}, "", errLost},
 	} {
-		epoch, err := must.New(messagestore.New(c.driver, nil)).Epoch(t.Context())
+		epoch, err := testkit.Must(messagestore.New(c.driver, nil)).Epoch(t.Context())
 		require.ErrorIs(t, err, c.err)
 		require.Equal(t, c.want, epoch)
 	}
@@ -460,7 +460,7 @@ func TestAStoreTellsItsEpochIfItsDriverCan(t *testing.T) {
 func TestAConflictIsAnsweredWithTheLastMessageAndTheTime(t *testing.T) {
 	clock := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	var log bytes.Buffer
-	store := must.New(messagestore.New(memory.NewWithClock(func() time.Time { return clock }), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))}))
+	store := testkit.Must(messagestore.New(memory.NewWithClock(func() time.Time { return clock }), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))}))
 	first, met, err := store.TryWrite(t.Context(), stream, messagestore.NoStream, opened{"secret"})
 	require.NoError(t, err)
 	require.Nil(t, met)
@@ -482,7 +482,7 @@ func TestAConflictIsAnsweredWithTheLastMessageAndTheTime(t *testing.T) {
 
 func TestLostAnswerOfAWriteThatHappenedIsNoMeeting(t *testing.T) {
 	driver, store := script(step{true, nil}, step{true, errLost})
-	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"}))(t)
+	testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"}))(t)
 
 	written, met, err := store.TryWrite(t.Context(), stream, 0, opened{"a"}, opened{"b"})
 
@@ -490,7 +490,7 @@ func TestLostAnswerOfAWriteThatHappenedIsNoMeeting(t *testing.T) {
 	require.Nil(t, met)
 	require.Equal(t, messagestore.Version(2), written.Version)
 	require.Len(t, written.IDs, 2)
-	require.Equal(t, must.Do(store.Last(t.Context(), stream))(t).Time, written.Time)
+	require.Equal(t, testkit.Do(store.Last(t.Context(), stream))(t).Time, written.Time)
 	require.Equal(t, 2, driver.appends, "it is not written again")
 	requireMessages(t, store, stream, 3)
 }
@@ -515,7 +515,7 @@ func TestLostWriteThatDidNotHappenCanMeetAnotherWhenItIsWrittenOnceMore(t *testi
 // The loser's messages are not found, and it meets the winner at the second attempt.
 func TestLostMeetingIsMetOnceMore(t *testing.T) {
 	driver, store := script(step{true, nil}, step{true, errLost}, step{true, nil})
-	winner := must.Do(store.Write(t.Context(), "account-2", messagestore.NoStream, opened{"winner"}))(t)
+	winner := testkit.Do(store.Write(t.Context(), "account-2", messagestore.NoStream, opened{"winner"}))(t)
 
 	written, met, err := store.TryWriteStreams(t.Context(), messagestore.To("account-1", messagestore.NoStream, opened{"a"}), messagestore.To("account-2", messagestore.NoStream, opened{"b"}))
 
@@ -548,7 +548,7 @@ func TestOutcomeOfAWriteOrLastIsUnknownWhenTheContextIsDone(t *testing.T) {
 
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.Nil(t, met)
-	written := must.Do(store.Resolve(t.Context(), err))(t)
+	written := testkit.Do(store.Resolve(t.Context(), err))(t)
 	require.Equal(t, messagestore.Version(0), written[0].Version)
 	require.NotZero(t, written[0].Time)
 }
@@ -595,7 +595,7 @@ func (moved) MessageType() string { return "Moved" }
 // BenchmarkWrite measures a write before it comes to the driver: a message is checked and
 // encoded.
 func BenchmarkWrite(b *testing.B) {
-	store := must.New(messagestore.New(nowhere{}, nil))
+	store := testkit.Must(messagestore.New(nowhere{}, nil))
 	m := messagestore.Envelope{
 		ID:   uuid.Must(uuid.NewV7()),
 		Body: moved{"CZ6508000000192000145399", 12_300, "rent of the flat on the second floor for the month of November"},
@@ -605,6 +605,6 @@ func BenchmarkWrite(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		must.Do(store.Write(b.Context(), "account-01932b5c-8f4e-7d11-a1b2-c3d4e5f60718", 6, m))(b)
+		testkit.Do(store.Write(b.Context(), "account-01932b5c-8f4e-7d11-a1b2-c3d4e5f60718", 6, m))(b)
 	}
 }

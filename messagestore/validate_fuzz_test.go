@@ -18,9 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/tier"
 )
 
 // requireShort checks a refusal: one visible line, which does not grow with the value, of the kind
@@ -34,7 +33,7 @@ func refusal(t *testing.T, err, kind error) *InvalidError {
 	t.Helper()
 	require.ErrorIs(t, err, ErrInvalid)
 	require.ErrorIs(t, err, kind)
-	invalid := must.As[*InvalidError](t, err)
+	invalid := testkit.As[*InvalidError](t, err)
 	require.NotEmpty(t, invalid.Field)
 	require.NotEmpty(t, invalid.Rule)
 	require.Less(t, len(err.Error()), 1000)
@@ -58,7 +57,7 @@ func FuzzNamesHaveTheirGrammar(f *testing.F) {
 	f.Add("account:command+position-123+AAA")
 	f.Add("dibs:Tombstone")
 	f.Add("a-b c")
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -101,7 +100,7 @@ func assigned(r rune) rune {
 func FuzzARefusedValueIsShownShort(f *testing.F) {
 	f.Add("cat-\nlevel=error fake", 3)
 	f.Add(strings.Repeat("x", 47)+"\u00e9", -1)
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name, len(name))
 	}
 	f.Fuzz(func(t *testing.T, value string, number int) {
@@ -118,7 +117,7 @@ func FuzzARefusedValueIsShownShort(f *testing.F) {
 			require.LessOrEqual(t, len(invalid.Value), 48*len(`\x00`)+len(`""… (9223372036854775807 bytes)`))
 			if _, isText := v.(string); isText && want != "" {
 				require.Equal(t, want, invalid.Value)
-				require.Equal(t, value, must.Do(strconv.Unquote(invalid.Value))(t))
+				require.Equal(t, value, testkit.Do(strconv.Unquote(invalid.Value))(t))
 			}
 		}
 		e := NewInvalidError("field", number, "rule")
@@ -306,7 +305,7 @@ func FuzzABodyIsKeptOrRefused(f *testing.F) {
 		require.True(t, valid, "%s", record.Data)
 		require.NotEqual(t, uuid.Nil, record.ID)
 		require.LessOrEqual(t, len(record.Data)+len(record.Metadata), MaxMessageBytes)
-		got := must.Do(Decode[fuzzed](&Message{Type: record.Type, Data: record.Data}))(t)
+		got := testkit.Do(Decode[fuzzed](&Message{Type: record.Type, Data: record.Data}))(t)
 		require.Equal(t, text, got.Text)
 		require.Equal(t, map[string]string{name: value}, got.Deep.Fields)
 		require.Equal(t, []any{value}, got.Any)
@@ -330,10 +329,10 @@ func requireRefusal(t *testing.T, err, kind error) {
 
 // JSON that comes as it is: every byte is kept, and the caller's buffer is the caller's.
 func FuzzRawIsKeptByteForByte(f *testing.F) {
-	for _, seed := range tier.SeedJSONTexts() {
+	for _, seed := range testkit.SeedJSONTexts() {
 		f.Add("Opened", []byte(seed))
 	}
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add("Opened", []byte(data))
 	}
 	f.Fuzz(func(t *testing.T, messageType string, data []byte) {
@@ -403,7 +402,7 @@ func (target) MessageType() string { return "Target" }
 // Data of any client decodes as encoding/json decodes it, or is a short error that shows no
 // content.
 func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
-	for _, seed := range append(tier.SeedJSONTexts(),
+	for _, seed := range append(testkit.SeedJSONTexts(),
 		`{"amount":1,"text":"x","list":"AQI=","when":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f","any":{"a":1e308},"raw":[1],"self":{}}`,
 		`{"amount":9223372036854775808}`, `{"amount":1.5}`, `{"amount":"1"}`, `{"when":"nope"}`, `{"list":[256]}`, `{"any":{"a":1e400}}`, `{"AMOUNT":3}`,
 		`{"amount":`+strings.Repeat("7", 2000)+`}`,
@@ -411,7 +410,7 @@ func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
 		f.Add("Target", "account-1", []byte(seed))
 	}
 	f.Add("Other\nlevel=error", "cat-\nfake", []byte(`{}`))
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add("Target", "account-1", []byte(data))
 	}
 	f.Fuzz(func(t *testing.T, messageType, stream string, data []byte) {
@@ -441,11 +440,11 @@ func requireOneShortLine(t *testing.T, text string) {
 
 // The path to any byte of any JSON is short.
 func FuzzThePathToAByteOfJSON(f *testing.F) {
-	for _, seed := range tier.SeedJSONTexts() {
+	for _, seed := range testkit.SeedJSONTexts() {
 		f.Add([]byte(seed), 6)
 	}
 	f.Add([]byte(`{"a":{"b":[1,{"c":2}]},"":[[[[[[[[[[1]]]]]]]]]]}`), 20)
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add([]byte(data), 7)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, offset int) {
@@ -463,7 +462,7 @@ func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 	f.Add(`{}`, `{"properties":{"a":1.0}}`, `{ }`, `{"properties":{"a":1}}`, int64(0))
 	f.Add(`{"a":1}`, ``, `{"a":2}`, ``, int64(3))
 	f.Add(`{}`, `null`, `{}`, `[]`, int64(math.MaxInt64))
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add(data, data, data+" ", data, int64(0))
 	}
 	f.Fuzz(func(t *testing.T, data, metadata, foundData, foundMetadata string, position int64) {
@@ -475,7 +474,7 @@ func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 			require.True(t, exactjson.Equal(w.Records[0].Data, m.Data))
 			return
 		}
-		conflict := must.As[*IDConflictError](t, err)
+		conflict := testkit.As[*IDConflictError](t, err)
 		require.Equal(t, strconv.FormatInt(position, 10), strconv.FormatInt(int64(conflict.Position), 10))
 		if ours, err := encodeMetadata(m.Metadata); err == nil {
 			require.False(t, exactjson.Equal(w.Records[0].Data, m.Data) && exactjson.Equal(w.Records[0].Metadata, ours))

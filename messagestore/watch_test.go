@@ -16,8 +16,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -162,7 +162,7 @@ func TestOneLookIsForAllWhoWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		for i := range 100 {
 			_, stop := store.Watch(messagestore.Category(fmt.Sprintf("account%d", i)), 100*time.Millisecond)
 			defer stop()
@@ -187,7 +187,7 @@ func TestAWatchRingsForTheHeadThatMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
 		driver.move("order", 7)
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		account, stop := store.Watch("account", time.Second)
 		defer stop()
 		order, stopOrder := store.Watch("order", time.Second)
@@ -211,7 +211,7 @@ func TestEveryWatchIsLookedAtAsOftenAsItAsks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		for category, interval := range map[messagestore.Category]time.Duration{"slow": time.Hour, "mixed": time.Hour, "never": 0} {
 			_, stop := store.Watch(category, interval)
 			defer stop()
@@ -241,12 +241,12 @@ func TestAWriteThatIsHeardOfTwiceRingsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		bell, stop := store.Watch("account", time.Second)
 		defer endListening(stop)
 
 		synctest.Wait()
-		written := must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{}))(t)
+		written := testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{}))(t)
 		require.Equal(t, written.GlobalPosition, rang(bell))
 		driver.hear("account", written.GlobalPosition)
 		time.Sleep(time.Minute)
@@ -264,7 +264,7 @@ func TestABurstRingsOnceForItsHighest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", 0)
+		bell, stop := testkit.Must(messagestore.New(driver, nil)).Watch("account", 0)
 		defer endListening(stop)
 
 		for head := range messagestore.GlobalPosition(10) {
@@ -286,7 +286,7 @@ func TestAStoreThatWasPutBackRings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
 		driver.move("account", 100)
-		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", time.Second)
+		bell, stop := testkit.Must(messagestore.New(driver, nil)).Watch("account", time.Second)
 		defer stop()
 		time.Sleep(time.Minute)
 		require.Equal(t, messagestore.GlobalPosition(100), rang(bell))
@@ -308,7 +308,7 @@ func TestAnOldAnswerIsNoNews(t *testing.T) {
 		driver := newListening()
 		driver.move("account", 1)
 		driver.delay = 300 * time.Millisecond
-		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", time.Second)
+		bell, stop := testkit.Must(messagestore.New(driver, nil)).Watch("account", time.Second)
 		defer endListening(stop)
 		time.Sleep(1400 * time.Millisecond)
 		require.Equal(t, messagestore.GlobalPosition(1), rang(bell))
@@ -329,7 +329,7 @@ func TestAWatchOnADriverThatCannotTellRingsEveryInterval(t *testing.T) {
 	unable := newTelling()
 	unable.err = fmt.Errorf("over a transaction: %w", messagestore.ErrNotSupported)
 	synctest.Test(t, func(t *testing.T) {
-		bell, stop := must.New(messagestore.New(unable, nil)).Watch("account", time.Second)
+		bell, stop := testkit.Must(messagestore.New(unable, nil)).Watch("account", time.Second)
 		defer stop()
 		start := time.Now()
 		for range 10 {
@@ -346,7 +346,7 @@ func TestALookThatFailsRingsAndIsTakenUpAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
 		driver.err = errAway
-		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", 100*time.Millisecond)
+		bell, stop := testkit.Must(messagestore.New(driver, nil)).Watch("account", 100*time.Millisecond)
 		defer stop()
 		time.Sleep(100 * time.Millisecond)
 		require.Equal(t, messagestore.GlobalPosition(0), rang(bell))
@@ -373,7 +373,7 @@ func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 		driver := newTelling()
 		driver.err = errAway
 		var lines bytes.Buffer
-		store := must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))}))
+		store := testkit.Must(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))}))
 		_, stop := store.Watch("account", 100*time.Millisecond)
 		defer stop()
 		time.Sleep(150 * time.Millisecond)
@@ -413,7 +413,7 @@ func TestAClosedHandleIsNoOutage(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var lines bytes.Buffer
-				store := must.New(messagestore.New(c.driver, &messagestore.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&lines)).Level(zerolog.WarnLevel))}))
+				store := testkit.Must(messagestore.New(c.driver, &messagestore.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&lines)).Level(zerolog.WarnLevel))}))
 				bell, stop := store.Watch("account", 100*time.Millisecond)
 				for range 10 {
 					time.Sleep(time.Second)
@@ -443,7 +443,7 @@ func messagesOf(t *testing.T, lines *bytes.Buffer) (messages []string) {
 func TestAnAnswerThatDoesNotFitIsAFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell, stop := must.New(messagestore.New(short{newTelling()}, nil)).Watch("account", time.Second)
+		bell, stop := testkit.Must(messagestore.New(short{newTelling()}, nil)).Watch("account", time.Second)
 		defer stop()
 		time.Sleep(time.Second)
 		require.Equal(t, messagestore.GlobalPosition(0), rang(bell))
@@ -455,7 +455,7 @@ func TestAnyNumberOfCategoriesIsWatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := bounded{newTelling()}
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		bells := map[messagestore.Category]<-chan messagestore.GlobalPosition{}
 		for n := range 2*maxHeads + 1 {
 			category := messagestore.Category(fmt.Sprintf("account%d", n))
@@ -493,7 +493,7 @@ func TestWhatIsHeardRingsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		bell, stop := store.Watch("account", time.Hour)
 		defer endListening(stop)
 		other, stopOther := store.Watch("order", time.Hour)
@@ -512,7 +512,7 @@ func TestListeningIsTakenUpAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", time.Hour)
+		bell, stop := testkit.Must(messagestore.New(driver, nil)).Watch("account", time.Hour)
 		defer endListening(stop)
 		synctest.Wait()
 
@@ -540,7 +540,7 @@ func TestListeningThatDoesNotLastIsNotTakenUpInALoop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		_, stop := must.New(messagestore.New(driver, nil)).Watch("account", 0)
+		_, stop := testkit.Must(messagestore.New(driver, nil)).Watch("account", 0)
 		defer endListening(stop)
 		start := time.Now()
 		for range 100 {
@@ -555,7 +555,7 @@ func TestADriverThatCannotListenIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
 		driver.err = messagestore.ErrNotSupported
-		_, stop := must.New(messagestore.New(driver, nil)).Watch("account", time.Second)
+		_, stop := testkit.Must(messagestore.New(driver, nil)).Watch("account", time.Second)
 		defer endListening(stop)
 		time.Sleep(time.Hour)
 		times, _ := driver.listened()
@@ -568,7 +568,7 @@ func TestNoGoroutineOutlivesTheLastWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		for range 3 {
 			_, stop := store.Watch("account", time.Second)
 			_, stopToo := store.Watch("account", time.Second)
@@ -605,7 +605,7 @@ func TestShortWatchesShareOneListening(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		for range 100 {
 			bell, stop := store.Watch("account", 0)
 			time.Sleep(10 * time.Millisecond)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -115,7 +115,7 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 		"goose": func(t *testing.T, url string) {
 			t.Helper()
 			folder := t.TempDir()
-			file := must.Do(os.Create(filepath.Join(folder, "00001_dibs.sql")))(t)
+			file := testkit.Do(os.Create(filepath.Join(folder, "00001_dibs.sql")))(t)
 			require.NoError(t, migrations.PrintGoose(file, nil))
 			require.NoError(t, file.Close())
 			goose := exec.CommandContext(t.Context(), "go", "run", "./goose", url, folder)
@@ -136,7 +136,7 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 
 			requireSame(t, up, dump(t, url))
 			conn := connect(t, url)
-			status := must.Do(migrations.Status(t.Context(), conn, nil))(t)
+			status := testkit.Do(migrations.Status(t.Context(), conn, nil))(t)
 			for _, m := range status {
 				require.True(t, m.Applied && !m.Changed && !m.Unknown, m.Name)
 			}
@@ -168,7 +168,7 @@ func TestScriptThatIsNotInATransactionIsRefused(t *testing.T) {
 func TestScriptOfAnOlderReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
-	must.Do(connect(t, url).Exec(t.Context(), "update dibs.migrations set version = version + 1, sha256 = md5('x') where name = 'functions/append.sql'"))(t)
+	testkit.Do(connect(t, url).Exec(t.Context(), "update dibs.migrations set version = version + 1, sha256 = md5('x') where name = 'functions/append.sql'"))(t)
 	before := pgDump(t, url)
 
 	out, err := psql(t, url).CombinedOutput()
@@ -183,8 +183,8 @@ func TestScriptOfAnOlderReleaseIsRefused(t *testing.T) {
 func TestScriptIsBoundedInTime(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
-	tx := must.Do(connect(t, url).Begin(t.Context()))(t)
-	must.Do(tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode"))(t)
+	tx := testkit.Do(connect(t, url).Begin(t.Context()))(t)
+	testkit.Do(tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode"))(t)
 	for settings, says := range map[string]string{
 		"-c dibs.statement_timeout=20ms": "canceling statement due to statement timeout",
 		"-c dibs.lock_timeout=20ms":      "canceling statement due to lock timeout",
@@ -220,7 +220,7 @@ func TestMessageDBIsLeftAsItIs(t *testing.T) {
 			requireSame(t, before, pgDump(t, url, "--schema=message_store"))
 			conn := connect(t, url)
 			requireWorks(t, conn, "dibs")
-			status := must.Do(migrations.Status(t.Context(), conn, nil))(t)
+			status := testkit.Do(migrations.Status(t.Context(), conn, nil))(t)
 			var left []migrations.Migration
 			for _, m := range status {
 				if !strings.HasPrefix(m.Name, "message_store/") {

@@ -9,9 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // migrated returns the URL of a migrated database and a superuser's connection to it.
@@ -23,7 +22,7 @@ func migrated(t *testing.T) (string, *pgx.Conn) {
 
 func code(t *testing.T, err error) string {
 	t.Helper()
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	return refused.Code
 }
 
@@ -39,7 +38,7 @@ const insertMessage = "insert into dibs.messages (category, group_hash, stream_n
 func TestNoRoleReachesTheTables(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
-	must.Do(superuser.Exec(t.Context(), writeTo("a-1")))(t)
+	testkit.Do(superuser.Exec(t.Context(), writeTo("a-1")))(t)
 	before := dump(t, url)
 	for _, role := range []string{"", "in role dibs_reader", "in role dibs_writer", "in role dibs_worker", "in role dibs_operator", "in role dibs_admin", "in role message_store", "in role " + strings.Join(allRoles, ", ")} {
 		conn, _ := connectAs(t, url, role)
@@ -92,7 +91,7 @@ func TestNoRoleReachesTheTables(t *testing.T) {
 				require.Error(t, err, "%s: %s", role, statement)
 				require.Equal(t, "42501", code(t, err), "%s: %s", role, statement)
 			}
-			must.Do(conn.Exec(t.Context(), "reset dibs.retention"))(t)
+			testkit.Do(conn.Exec(t.Context(), "reset dibs.retention"))(t)
 		}
 		require.Zero(t, one[int](t, conn, "select count(*) from pg_stats where schemaname in ('dibs', 'message_store')"), role)
 	}
@@ -104,12 +103,12 @@ func TestNoRoleReachesTheTables(t *testing.T) {
 func TestMessagesAreOnlyEverAdded(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
-	must.Do(superuser.Exec(t.Context(), writeTo("a-1")))(t)
+	testkit.Do(superuser.Exec(t.Context(), writeTo("a-1")))(t)
 	before := dump(t, url)
 	for _, become := range []string{"reset role", "set role dibs_owner"} {
-		must.Do(superuser.Exec(t.Context(), become))(t)
+		testkit.Do(superuser.Exec(t.Context(), become))(t)
 		for _, retention := range []string{"off", "on"} {
-			must.Do(superuser.Exec(t.Context(), "set dibs.retention = "+retention))(t)
+			testkit.Do(superuser.Exec(t.Context(), "set dibs.retention = "+retention))(t)
 			for _, statement := range []string{
 				"update dibs.messages set type = 'U'", "update dibs.messages set type = 'U' where false", "update only dibs.messages set position = 5",
 				"delete from dibs.messages", "delete from dibs.messages where false", "truncate dibs.messages", "truncate dibs.fences, dibs.messages cascade",
@@ -119,7 +118,7 @@ func TestMessagesAreOnlyEverAdded(t *testing.T) {
 				"with d as (delete from dibs.messages returning *) select count(*) from d",
 				"update message_store.messages set type = 'U'", "update message_store.stored_messages set type = 'U'", "insert into message_store.stored_messages (stream_name) values ('a-1')",
 			} {
-				tx := must.Do(superuser.Begin(t.Context()))(t)
+				tx := testkit.Do(superuser.Begin(t.Context()))(t)
 				_, err := tx.Exec(t.Context(), statement)
 				if retention == "on" && strings.Contains(statement, "delete") {
 					require.NoError(t, err, statement)
@@ -139,7 +138,7 @@ func plant(t *testing.T, superuser, conn *pgx.Conn) {
 	t.Helper()
 	var names, functions []string
 	rows, _ := superuser.Query(t.Context(), "select distinct relname::text from pg_class where relnamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and relkind in ('r', 'v', 'c')")
-	names = must.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
+	names = testkit.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	// All of ours, and every built-in function that they call.
 	rows, _ = superuser.Query(t.Context(), `
 		select distinct format('%I(%s)', p.proname, pg_get_function_identity_arguments(p.oid)) || ' returns ' || pg_get_function_result(p.oid)
@@ -151,7 +150,7 @@ func plant(t *testing.T, superuser, conn *pgx.Conn) {
 				'lower', 'concat', 'format', 'abs', 'mod', 'round', 'jsonb_typeof', 'array_length', 'timezone', 'greatest', 'regexp_replace',
 				'pg_control_system', 'pg_is_in_recovery', 'pg_walfile_name', 'pg_current_wal_lsn'))
 			and not exists (select from unnest(p.proallargtypes || p.proargtypes::oid[] || p.prorettype) a (type) join pg_type t on t.oid = a.type where t.typtype = 'p' and t.typname not in ('void', 'record'))`)
-	functions = must.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
+	functions = testkit.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	require.Greater(t, len(functions), 60)
 
 	var sql strings.Builder
@@ -172,7 +171,7 @@ func plant(t *testing.T, superuser, conn *pgx.Conn) {
 		sql.WriteString("create domain pg_temp." + name + " as pg_catalog.point; create domain mine." + name + " as pg_catalog.point;\n")
 	}
 	sql.WriteString("set search_path = pg_temp, mine, public, pg_catalog;\n")
-	must.Do(conn.Exec(t.Context(), sql.String()))(t)
+	testkit.Do(conn.Exec(t.Context(), sql.String()))(t)
 }
 
 // No name in the functions is looked up in a schema of the caller's, and no setting of the
@@ -186,9 +185,9 @@ func TestPlantedNamesChangeNothing(t *testing.T) {
 		"select split_part('a', 'b', 1)", "select 'a'::pg_catalog.text = 'b'::pg_catalog.text", "select lock_key('a'::pg_catalog.text)",
 		"select from pg_control_system()", "select pg_is_in_recovery()", "select pg_walfile_name(pg_catalog.pg_current_wal_lsn())", "select pg_current_wal_lsn()", "select gen_random_uuid()",
 	} {
-		require.ErrorContains(t, must.ErrorOf(conn.Exec(t.Context(), statement)), "hijacked", "or else this test shows nothing: %s", statement)
+		require.ErrorContains(t, testkit.ErrorOf(conn.Exec(t.Context(), statement)), "hijacked", "or else this test shows nothing: %s", statement)
 	}
-	must.Do(conn.Exec(t.Context(), `
+	testkit.Do(conn.Exec(t.Context(), `
 		set standard_conforming_strings = off; set backslash_quote = on; set transform_null_equals = on; set array_nulls = off; set row_security = off;
 		set check_function_bodies = off; set plan_cache_mode = force_custom_plan; set enable_indexscan = off; set join_collapse_limit = 1; set lock_timeout = 0;
 		set dibs.retention = 'on'; set dibs.allow_unsafe_settings = 'on'; set "dibs.migration" = '9999_mine.sql';
@@ -264,8 +263,8 @@ func TestPositionsAndTimesAreNotTheClients(t *testing.T) {
 			require.Contains(t, statement, "dibs.append", statement)
 		}
 	}
-	must.Do(conn.Exec(t.Context(), "begin; "+writeTo("a-1")+"; rollback"))(t)
-	must.Do(conn.Exec(t.Context(), writeTo("a-1")))(t)
+	testkit.Do(conn.Exec(t.Context(), "begin; "+writeTo("a-1")+"; rollback"))(t)
+	testkit.Do(conn.Exec(t.Context(), writeTo("a-1")))(t)
 
 	require.Equal(t, []int64{0, 1}, one[[]int64](t, superuser, "select array_agg(position order by position) from dibs.messages where stream_name = 'a-1'"))
 	require.True(t, one[bool](t, superuser, "select bool_and(global_position < 41 and time > now() - interval '1 hour') from dibs.messages"))
@@ -284,10 +283,10 @@ func TestHeldLockHoldsWritersUpForABoundedTime(t *testing.T) {
 			and 'lock_timeout=10s' = any (proconfig)
 			or oid in ('message_store.write_message'::regproc, 'message_store.acquire_lock'::regproc)`), "10 seconds for each of ours; clients of message-db have their role's setting")
 	for _, f := range []string{"append", "find_messages", "trim", "delete_stream"} {
-		must.Do(superuser.Exec(t.Context(), "alter function dibs."+f+" set lock_timeout = '20ms'"))(t)
+		testkit.Do(superuser.Exec(t.Context(), "alter function dibs."+f+" set lock_timeout = '20ms'"))(t)
 	}
 	writer, user := connectAs(t, url, "in role dibs_writer, dibs_admin, message_store")
-	must.Do(superuser.Exec(t.Context(), writeTo("a-1")))(t)
+	testkit.Do(superuser.Exec(t.Context(), writeTo("a-1")))(t)
 	const free = "select pg_advisory_unlock_all()"
 
 	for name, hold := range map[string]struct{ role, take, free string }{
@@ -299,43 +298,43 @@ func TestHeldLockHoldsWritersUpForABoundedTime(t *testing.T) {
 		"by an admin's own": {"in role dibs_admin", "begin; select from dibs.delete_stream('a-1')", "rollback"},
 	} {
 		holder, _ := connectAs(t, url, hold.role)
-		require.NoError(t, must.ErrorOf(holder.Exec(t.Context(), hold.take)), name)
+		require.NoError(t, testkit.ErrorOf(holder.Exec(t.Context(), hold.take)), name)
 		for _, call := range []string{
 			writeTo("a-1"), "select from dibs.find_messages('a-1', '{}')", "select from dibs.delete_stream('a-1')",
 			"set lock_timeout = '20ms'; select message_store.write_message(gen_random_uuid()::text, 'a-1', 'T', '{}')", "set lock_timeout = '20ms'; select message_store.acquire_lock('a-1')",
 		} {
-			must.Do(writer.Exec(t.Context(), "set lock_timeout = 0"))(t)
+			testkit.Do(writer.Exec(t.Context(), "set lock_timeout = 0"))(t)
 			_, err := writer.Exec(t.Context(), call)
 			require.Equal(t, "55P03", code(t, err), "%s: %s", name, call)
 		}
-		require.NoError(t, must.ErrorOf(writer.Exec(t.Context(), writeTo("b-1"))), "other categories go on")
+		require.NoError(t, testkit.ErrorOf(writer.Exec(t.Context(), writeTo("b-1"))), "other categories go on")
 		require.EqualValues(t, 0, one[int64](t, writer, "select dibs.stream_version('a-1')"), "readers take no lock")
-		must.Do(holder.Exec(t.Context(), hold.free))(t)
+		testkit.Do(holder.Exec(t.Context(), hold.free))(t)
 	}
 	require.Equal(t, int64(0), one[int64](t, superuser, "select count(*) from dibs.messages where stream_name in ('a-2', 'a-3')"))
 
 	// The DBA's bounds: a role's setting ends a transaction that sits, and a lock that is
 	// the session's ends with it.
-	must.Do(superuser.Exec(t.Context(), "alter function dibs.append set lock_timeout = 0; alter role "+user+" set idle_in_transaction_session_timeout = '50ms'; alter role "+user+" set idle_session_timeout = '50ms'"))(t)
+	testkit.Do(superuser.Exec(t.Context(), "alter function dibs.append set lock_timeout = 0; alter role "+user+" set idle_in_transaction_session_timeout = '50ms'; alter role "+user+" set idle_session_timeout = '50ms'"))(t)
 	for _, take := range []string{"begin; " + writeTo("a-2"), "select pg_advisory_lock(1684628083, hashtext('dibs.' || 'a'))"} {
 		var sits *pgx.Conn
-		await.That(t, "a session has taken the lock before the bound ended it", func() (bool, any) {
+		testkit.Await(t, "a session has taken the lock before the bound ended it", func() (bool, any) {
 			var err error
-			sits = must.Do(pgx.ConnectConfig(t.Context(), writer.Config()))(t)
+			sits = testkit.Do(pgx.ConnectConfig(t.Context(), writer.Config()))(t)
 			if _, err = sits.Exec(t.Context(), take); err != nil {
 				sits.Close(t.Context())
 			}
 			return err == nil, err
 		})
 
-		must.Do(superuser.Exec(t.Context(), writeTo("a-1")))(t)
+		testkit.Do(superuser.Exec(t.Context(), writeTo("a-1")))(t)
 
-		require.Error(t, must.ErrorOf(sits.Exec(t.Context(), "select 1")))
+		require.Error(t, testkit.ErrorOf(sits.Exec(t.Context(), "select 1")))
 		sits.Close(context.WithoutCancel(t.Context()))
 	}
 
 	// Only the owner of the functions has to be able to take locks.
-	must.Do(superuser.Exec(t.Context(), `
+	testkit.Do(superuser.Exec(t.Context(), `
 		revoke execute on function pg_advisory_lock(int, int), pg_try_advisory_lock(int, int), pg_advisory_xact_lock(int, int), pg_try_advisory_xact_lock(int, int),
 			pg_advisory_lock_shared(int, int), pg_try_advisory_lock_shared(int, int), pg_advisory_xact_lock_shared(int, int), pg_try_advisory_xact_lock_shared(int, int) from public;
 		grant execute on function pg_advisory_xact_lock(int, int), pg_try_advisory_xact_lock(int, int), pg_try_advisory_lock(int, int), pg_advisory_lock(int, int),
@@ -351,6 +350,6 @@ func TestHeldLockHoldsWritersUpForABoundedTime(t *testing.T) {
 		`select outcomes from dibs.append_each('{a-1}', '{-2}', '{1}', '{0}', array[gen_random_uuid()], '{T}', array['{}'::json], array[null::json], true)`,
 		`select dibs.listen()`,
 	} {
-		require.NoError(t, must.ErrorOf(stranger.Exec(t.Context(), write)), write)
+		require.NoError(t, testkit.ErrorOf(stranger.Exec(t.Context(), write)), write)
 	}
 }

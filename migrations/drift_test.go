@@ -7,15 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
 // After a change: go test ./migrations -run TestCatalog -update.
 func TestCatalogIsWhatTheFilesMake(t *testing.T) {
 	t.Parallel()
-	is := must.Do(migrations.ReadCatalogs(t.Context(), func() *pgx.Conn { return connect(t, pgtest.Database(t)) }))(t)
+	is := testkit.Do(migrations.ReadCatalogs(t.Context(), func() *pgx.Conn { return connect(t, pgtest.Database(t)) }))(t)
 	for prefix, text := range is {
 		if *update {
 			require.NoError(t, os.WriteFile(prefix+"catalog.txt", []byte(text), 0o600))
@@ -27,7 +27,7 @@ func TestCatalogIsWhatTheFilesMake(t *testing.T) {
 
 func drift(t *testing.T, conn *pgx.Conn, config *migrations.Config) *migrations.DriftReport {
 	t.Helper()
-	return must.Do(migrations.Drift(t.Context(), conn, config))(t)
+	return testkit.Do(migrations.Drift(t.Context(), conn, config))(t)
 }
 
 // Each of these is something that somebody did by hand.
@@ -60,10 +60,10 @@ func TestDriftIsFound(t *testing.T) {
 		{"grant execute on function dibs.trim to dibs_admin with grant option", "has: grant execute to dibs_admin with grant option"},
 		{"alter table dibs.fences set unlogged", "table dibs.fences: has: not logged"},
 	} {
-		tx := must.Do(conn.Begin(t.Context()))(t)
-		require.NoError(t, must.ErrorOf(tx.Exec(t.Context(), test.change)), test.change)
+		tx := testkit.Do(conn.Begin(t.Context()))(t)
+		require.NoError(t, testkit.ErrorOf(tx.Exec(t.Context(), test.change)), test.change)
 
-		report := must.Do(migrations.Drift(t.Context(), tx, nil))(t)
+		report := testkit.Do(migrations.Drift(t.Context(), tx, nil))(t)
 
 		require.Len(t, report.Differences, 1, test.change)
 		require.Contains(t, report.Differences[0].String(), test.found, test.change)
@@ -81,7 +81,7 @@ func TestIndexForReadersOfAllAndStorageParametersAreNoDrift(t *testing.T) {
 		"alter table dibs.messages set (autovacuum_freeze_min_age = 0, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000)",
 		"update dibs.settings set sql_condition = true, strict_names = true",
 	} {
-		must.Do(conn.Exec(t.Context(), change))(t)
+		testkit.Do(conn.Exec(t.Context(), change))(t)
 		require.Empty(t, drift(t, conn, nil).Differences, change)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -61,7 +61,7 @@ func TestTableFilesAreNumberedWithoutAGap(t *testing.T) {
 func TestFunctionsComeAfterThoseThatTheyNeed(t *testing.T) {
 	t.Parallel()
 	const body = " language sql return "
-	order := must.Do(migrations.Order(map[string]string{
+	order := testkit.Do(migrations.Order(map[string]string{
 		"tables/0001_t.sql":     "create table dibs.t ();",
 		"functions/a.sql":       "-- dibs.c in a comment\ncreate or replace function dibs.a()" + body + "dibs.z() + dibs.m();",
 		"functions/m.sql":       "create or replace function dibs.m()" + body + "1;",

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -64,7 +64,7 @@ func (m managed) empty() {
 
 func (m managed) exec(url, sql string) {
 	m.t.Helper()
-	require.NoError(m.t, must.ErrorOf(connect(m.t, url).Exec(m.t.Context(), sql)), sql)
+	require.NoError(m.t, testkit.ErrorOf(connect(m.t, url).Exec(m.t.Context(), sql)), sql)
 }
 
 // as returns the URL of another user and database.

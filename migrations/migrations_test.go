@@ -20,16 +20,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn := must.Do(pgx.Connect(t.Context(), url))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -37,13 +35,13 @@ func connect(t *testing.T, url string) *pgx.Conn {
 func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
 	rows, _ := conn.Query(t.Context(), sql, args...)
-	return must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
+	return testkit.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
 }
 
 // awaitBlocked returns once a connection waits for a lock.
 func awaitBlocked(t *testing.T, watcher, waits *pgx.Conn) {
 	t.Helper()
-	await.That(t, "the connection waits for a lock", func() (bool, any) {
+	testkit.Await(t, "the connection waits for a lock", func() (bool, any) {
 		blocking := one[[]int32](t, watcher, "select pg_blocking_pids($1)", int32(waits.PgConn().PID()))
 		return len(blocking) > 0, blocking
 	})
@@ -61,12 +59,12 @@ func TestUpAgainChangesNothing(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-	before := must.Do(migrations.Status(t.Context(), conn, nil))(t)
+	before := testkit.Do(migrations.Status(t.Context(), conn, nil))(t)
 	requireWorks(t, conn, "dibs")
 
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 
-	after := must.Do(migrations.Status(t.Context(), conn, nil))(t)
+	after := testkit.Do(migrations.Status(t.Context(), conn, nil))(t)
 	require.Equal(t, before, after)
 	files := migrations.Files()
 	require.Len(t, after, len(files))
@@ -82,7 +80,7 @@ func TestStatusOfAnEmptyDatabaseChangesNothing(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 
-	status := must.Do(migrations.Status(t.Context(), conn, nil))(t)
+	status := testkit.Do(migrations.Status(t.Context(), conn, nil))(t)
 
 	require.Len(t, status, len(migrations.Files()))
 	for _, m := range status {
@@ -102,7 +100,7 @@ func TestManyMayMigrateAtOnce(t *testing.T) {
 		go func() { done <- migrations.Up(t.Context(), conn, nil) }()
 	}
 	for range 2 * each {
-		require.NoError(t, await.Receive(t, "the end of a migration", done))
+		require.NoError(t, testkit.Receive(t, "the end of a migration", done))
 	}
 	for _, url := range []string{first, second} {
 		conn := connect(t, url)
@@ -115,14 +113,14 @@ func TestRunnerKilledHalfWayLeavesNothing(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	watcher, holder, killed := connect(t, url), connect(t, url), connect(t, url)
-	must.Do(holder.Exec(t.Context(), "select pg_advisory_lock(1)"))(t)
+	testkit.Do(holder.Exec(t.Context(), "select pg_advisory_lock(1)"))(t)
 	halfWay := migrations.Part{Prefix: "waits/", Files: map[string]string{"tables/0001_waits.sql": "set local lock_timeout = 0; select pg_advisory_xact_lock(1);"}}
-	done := await.Go(func() error { return migrations.UpWith(t.Context(), killed, nil, halfWay) })
+	done := testkit.Go(func() error { return migrations.UpWith(t.Context(), killed, nil, halfWay) })
 	awaitBlocked(t, watcher, killed)
 
-	must.Do(watcher.Exec(t.Context(), "select pg_terminate_backend($1)", int32(killed.PgConn().PID())))(t)
+	testkit.Do(watcher.Exec(t.Context(), "select pg_terminate_backend($1)", int32(killed.PgConn().PID())))(t)
 
-	require.Error(t, await.Receive(t, "the end of the killed migration", done))
+	require.Error(t, testkit.Receive(t, "the end of the killed migration", done))
 	require.False(t, one[bool](t, watcher, "select to_regnamespace('dibs') is not null"))
 	require.NoError(t, migrations.Up(t.Context(), watcher, nil))
 	requireWorks(t, watcher, "dibs")
@@ -136,7 +134,7 @@ func TestFileThatFailsLeavesNothing(t *testing.T) {
 	err := migrations.UpWith(t.Context(), conn, nil, broken)
 
 	require.ErrorContains(t, err, "migrate: broken/tables/0001_broken.sql: line 3: ")
-	_ = must.As[*pgconn.PgError](t, err)
+	_ = testkit.As[*pgconn.PgError](t, err)
 	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
 }
 
@@ -194,7 +192,7 @@ func TestChangedTableFileIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, migrations.ErrChanged)
 	require.ErrorContains(t, err, "test/tables/0001_a.sql: changed after it was applied")
 	require.False(t, one[bool](t, conn, "select to_regclass('dibs.never') is not null"))
-	status := must.Do(migrations.StatusWith(t.Context(), conn, nil, changed))(t)
+	status := testkit.Do(migrations.StatusWith(t.Context(), conn, nil, changed))(t)
 	last := status[len(status)-2:]
 	require.True(t, last[0].Changed && last[0].Applied)
 	require.False(t, last[1].Applied)
@@ -221,7 +219,7 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 
 		require.ErrorIs(t, err, migrations.ErrTooNew, name)
 		require.ErrorContains(t, err, test.unknown, name)
-		status := must.Do(migrations.StatusWith(t.Context(), conn, nil, now))(t)
+		status := testkit.Do(migrations.StatusWith(t.Context(), conn, nil, now))(t)
 		i := slices.IndexFunc(status, func(m migrations.Migration) bool { return m.Name == test.unknown })
 		require.True(t, status[i].Unknown, name)
 		require.True(t, one[bool](t, conn, "select count(*) = 1 from dibs.migrations where name ~ '^(test|queue)/'"), "nothing was changed")
@@ -255,7 +253,7 @@ func TestChangedFunctionIsInstalledAndAGoneOneIsDropped(t *testing.T) {
 		"functions/a.sql": "create or replace function dibs.a() returns integer language sql return 2;\n\ngrant execute on function dibs.a to dibs_writer;\n",
 		"functions/b.sql": "", "functions/c.sql": "",
 	})
-	status := must.Do(migrations.StatusWith(t.Context(), conn, nil, changed))(t)
+	status := testkit.Do(migrations.StatusWith(t.Context(), conn, nil, changed))(t)
 	last := status[len(status)-3:]
 	require.False(t, last[0].Applied)
 	require.True(t, last[1].Gone && last[2].Gone)
@@ -317,7 +315,7 @@ grant execute on function dibs.take to dibs_writer;
 		_, err := reader.Exec(t.Context(), denied)
 		require.Equal(t, "42501", code(t, err), denied)
 	}
-	report := must.Do(migrations.DriftWith(t.Context(), conn, queue))(t)
+	report := testkit.Do(migrations.DriftWith(t.Context(), conn, queue))(t)
 	for _, d := range report.Differences {
 		require.Contains(t, []string{"table dibs.items", "function dibs.take()", "function dibs.take_one()"}, d.Object)
 	}
@@ -332,17 +330,17 @@ grant execute on function dibs.take to dibs_writer;
 	// As if it had never been.
 	_, err := conn.Exec(t.Context(), "drop table dibs.items; drop function dibs.take, dibs.take_one; delete from dibs.migrations where name like 'queue/%'; truncate dibs.messages")
 	require.Error(t, err, "messages are only ever added")
-	must.Do(conn.Exec(t.Context(), "drop table dibs.items; drop function dibs.take, dibs.take_one; delete from dibs.migrations where name like 'queue/%'"))(t)
+	testkit.Do(conn.Exec(t.Context(), "drop table dibs.items; drop function dibs.take, dibs.take_one; delete from dibs.migrations where name like 'queue/%'"))(t)
 	require.Empty(t, drift(t, conn, nil).Differences)
 }
 
 func TestConnectionInATransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	tx := must.Do(conn.Begin(t.Context()))(t)
+	tx := testkit.Do(conn.Begin(t.Context()))(t)
 
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrInTransaction)
-	require.ErrorIs(t, must.ErrorOf(migrations.Status(t.Context(), conn, nil)), migrations.ErrInTransaction)
+	require.ErrorIs(t, testkit.ErrorOf(migrations.Status(t.Context(), conn, nil)), migrations.ErrInTransaction)
 	require.NoError(t, tx.Rollback(t.Context()))
 }
 
@@ -350,15 +348,15 @@ func TestContextEndsTheWaitForAnother(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	watcher, holder, waiting := connect(t, url), connect(t, url), connect(t, url)
-	tx := must.Do(holder.Begin(t.Context()))(t)
-	must.Do(tx.Exec(t.Context(), "select pg_advisory_xact_lock($1::int, hashtext('dibs'))", 0x6469626d))(t)
+	tx := testkit.Do(holder.Begin(t.Context()))(t)
+	testkit.Do(tx.Exec(t.Context(), "select pg_advisory_xact_lock($1::int, hashtext('dibs'))", 0x6469626d))(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := await.Go(func() error { return migrations.Up(ctx, waiting, nil) })
+	done := testkit.Go(func() error { return migrations.Up(ctx, waiting, nil) })
 	awaitBlocked(t, watcher, waiting)
 
 	cancel()
 
-	require.ErrorIs(t, await.Receive(t, "the end of the migration", done), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the end of the migration", done), context.Canceled)
 	require.NoError(t, tx.Rollback(t.Context()))
 }
 
@@ -375,7 +373,7 @@ func TestUserWhoMayNotMakeRolesOwnsTheSchema(t *testing.T) {
 	require.Equal(t, user, one[string](t, conn, "select pg_get_userbyid(relowner)::text from pg_class where oid = 'dibs.messages'::regclass"))
 	stranger, _ := connectAs(t, url, "")
 	_, err := stranger.Exec(t.Context(), "select dibs.stream_version('a-1')")
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	require.Equal(t, "42501", refused.Code)
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 }
@@ -398,19 +396,19 @@ func TestUserWhoMayMakeRolesMakesThemOwnTheSchema(t *testing.T) {
 // connectAs returns a connection of a new user with CREATE on the database.
 func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	t.Helper()
-	config := must.Do(pgx.ParseConfig(url))(t)
+	config := testkit.Do(pgx.ParseConfig(url))(t)
 	admin := connect(t, url)
 	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
-	must.Do(admin.Exec(t.Context(), fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database)))(t)
+	testkit.Do(admin.Exec(t.Context(), fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database)))(t)
 	t.Cleanup(func() {
 		// Before the database is dropped, while the user's objects can be named. Each is a transaction:
 		// in one, they could deadlock with those of another test, which has the same roles.
 		for _, statement := range []string{"drop owned by " + user + " cascade", "drop role " + user} {
-			must.Do(admin.Exec(context.WithoutCancel(t.Context()), statement))(t)
+			testkit.Do(admin.Exec(context.WithoutCancel(t.Context()), statement))(t)
 		}
 	})
 	config.User, config.Password = user, password
-	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
+	conn := testkit.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 	return conn, user
 }
@@ -422,9 +420,9 @@ func TestPrintedScriptIsWhatUpDoes(t *testing.T) {
 	require.NoError(t, migrations.Print(&script, &migrations.Config{Schema: "other"}))
 	require.Contains(t, script.String(), "-- Makes a message store in the schema other,")
 	sql := regexp.MustCompile(`(?m)^\\.*\n`).ReplaceAllString(script.String(), "") // psql's own
-	must.Do(conn.PgConn().Exec(t.Context(), sql).ReadAll())(t)
+	testkit.Do(conn.PgConn().Exec(t.Context(), sql).ReadAll())(t)
 
-	status := must.Do(migrations.Status(t.Context(), conn, &migrations.Config{Schema: "other"}))(t)
+	status := testkit.Do(migrations.Status(t.Context(), conn, &migrations.Config{Schema: "other"}))(t)
 	for _, m := range status {
 		require.True(t, m.Applied && !m.Changed || m.LeftOut == "it is only for the store in the schema dibs", m.Name)
 	}
@@ -437,7 +435,7 @@ func TestPrintedScriptIsWhatUpDoes(t *testing.T) {
 func TestEveryEarlierStateIsUpgraded(t *testing.T) {
 	t.Parallel()
 	states := map[string]func(t *testing.T, url string){}
-	releases := must.Do(filepath.Glob("testdata/releases/*.sql"))(t)
+	releases := testkit.Do(filepath.Glob("testdata/releases/*.sql"))(t)
 	for _, name := range releases {
 		states[name] = func(t *testing.T, url string) {
 			t.Helper()
@@ -458,7 +456,7 @@ func TestEveryEarlierStateIsUpgraded(t *testing.T) {
 		make := states[name]
 		for j, with := range slices.Sorted(maps.Keys(all)) {
 			// Each state by one way for every change, by another each day.
-			if !tier.Long() && j != (i+tier.Turn(len(all)))%len(all) {
+			if !testkit.Long() && j != (i+testkit.Turn(len(all)))%len(all) {
 				continue
 			}
 			migrate := all[with]
@@ -466,7 +464,7 @@ func TestEveryEarlierStateIsUpgraded(t *testing.T) {
 				t.Parallel()
 				url := pgtest.Database(t)
 				make(t, url)
-				status := must.Do(migrations.Status(t.Context(), connect(t, url), nil))(t)
+				status := testkit.Do(migrations.Status(t.Context(), connect(t, url), nil))(t)
 				for _, m := range status {
 					require.False(t, m.Changed || m.Unknown, m.Name)
 				}
@@ -496,6 +494,6 @@ func TestReleasedVersionIsNotChanged(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	tier.ManyAtOnce()
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }

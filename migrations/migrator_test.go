@@ -10,9 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -70,7 +69,7 @@ func TestMigratorCallsNothingThatOthersLeftForIt(t *testing.T) {
 	want := dumpOfUp(t)
 	for i, path := range []string{`"$user", public`, "public, pg_catalog"} {
 		for j, name := range slices.Sorted(maps.Keys(ways(t))) {
-			if !tier.Long() && j != (i+tier.Turn(2))%2 {
+			if !testkit.Long() && j != (i+testkit.Turn(2))%2 {
 				continue // another each day
 			}
 			t.Run(name+" with search_path "+path, func(t *testing.T) {
@@ -78,19 +77,19 @@ func TestMigratorCallsNothingThatOthersLeftForIt(t *testing.T) {
 				migrate := ways(t)[name]
 				url := pgtest.Database(t)
 				owner := connect(t, url)
-				must.Do(owner.Exec(t.Context(), trap))(t)
+				testkit.Do(owner.Exec(t.Context(), trap))(t)
 				_, err := owner.Exec(t.Context(), "set search_path = public, pg_catalog; select format('a', 'b')")
 				require.ErrorContains(t, err, "trapped", "or else this test shows nothing")
 				_, err = owner.Exec(t.Context(), "reset search_path; select format('a', 'b'::pg_catalog.text)")
 				require.ErrorContains(t, err, "trapped", "or else this test shows nothing")
 				database := pgx.Identifier{owner.Config().Database}.Sanitize()
-				must.Do(owner.Exec(t.Context(), "alter database "+database+" set search_path = "+path))(t)
+				testkit.Do(owner.Exec(t.Context(), "alter database "+database+" set search_path = "+path))(t)
 
 				migrate(url)
 
 				conn := connect(t, url)
 				require.NoError(t, migrations.Up(t.Context(), conn, nil))
-				must.Do(migrations.Status(t.Context(), conn, nil))(t)
+				testkit.Do(migrations.Status(t.Context(), conn, nil))(t)
 				require.Empty(t, drift(t, conn, nil).Differences)
 				require.Equal(t, path, showSearchPath(t, conn))
 				requireSame(t, want, dump(t, url))
@@ -125,9 +124,9 @@ func TestDefaultPrivilegesGiveNobodyRights(t *testing.T) {
 					}
 				}
 			}
-			must.Do(superuser.Exec(t.Context(), sql.String()))(t)
+			testkit.Do(superuser.Exec(t.Context(), sql.String()))(t)
 			t.Cleanup(func() {
-				must.Do(superuser.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(strings.ReplaceAll(sql.String(), " grant ", " revoke "), " to ", " from ")))(t)
+				testkit.Do(superuser.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(strings.ReplaceAll(sql.String(), " grant ", " revoke "), " to ", " from ")))(t)
 			})
 
 			ways(t)[name](url)
@@ -167,12 +166,12 @@ func (*atLock) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) 
 // lose them.
 func TestSessionKeepsItsSettings(t *testing.T) {
 	t.Parallel()
-	config := must.Do(pgx.ParseConfig(pgtest.Database(t)))(t)
+	config := testkit.Do(pgx.ParseConfig(pgtest.Database(t)))(t)
 	lock := &atLock{t: t}
 	config.Tracer = lock
-	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
+	conn := testkit.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	defer conn.Close(t.Context())
-	must.Do(conn.Exec(t.Context(), `
+	testkit.Do(conn.Exec(t.Context(), `
 		set search_path = public, "$user"; set lock_timeout = '50min'; set client_min_messages = debug1; set standard_conforming_strings = off; set escape_string_warning = off;
 		set default_transaction_read_only = on; set default_transaction_isolation = serializable; set statement_timeout = '55min'`))(t)
 	before := settingsOf(t, conn)
@@ -183,12 +182,12 @@ func TestSessionKeepsItsSettings(t *testing.T) {
 	require.Subset(t, lock.settings, []string{"lock_timeout = 0", "statement_timeout = 0"})
 	require.Equal(t, before, settingsOf(t, conn))
 
-	must.Do(migrations.Status(t.Context(), conn, nil))(t)
+	testkit.Do(migrations.Status(t.Context(), conn, nil))(t)
 	require.Equal(t, before, settingsOf(t, conn))
 
-	tx := must.Do(conn.Begin(t.Context()))(t)
+	tx := testkit.Do(conn.Begin(t.Context()))(t)
 	before = settingsOf(t, conn)
-	must.Do(migrations.Drift(t.Context(), tx, nil))(t)
+	testkit.Do(migrations.Drift(t.Context(), tx, nil))(t)
 	require.Equal(t, before, settingsOf(t, conn), "nor does a transaction that the drift is looked for in")
 	require.NoError(t, tx.Rollback(t.Context()))
 }
@@ -198,16 +197,16 @@ func TestMigratorWaitsABoundedTimeForALockedTable(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
 	conn, holder := connect(t, url), connect(t, url)
-	tx := must.Do(holder.Begin(t.Context()))(t)
-	must.Do(tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode"))(t)
-	must.Do(conn.Exec(t.Context(), "set dibs.lock_timeout = '20ms'"))(t)
+	tx := testkit.Do(holder.Begin(t.Context()))(t)
+	testkit.Do(tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode"))(t)
+	testkit.Do(conn.Exec(t.Context(), "set dibs.lock_timeout = '20ms'"))(t)
 
 	_, err := migrations.Status(t.Context(), conn, nil)
 	require.Equal(t, "55P03", code(t, err))
 	err = migrations.Up(t.Context(), conn, nil)
 	require.Equal(t, "55P03", code(t, err))
 	require.NoError(t, tx.Rollback(t.Context()))
-	must.Do(conn.Exec(t.Context(), "reset dibs.lock_timeout"))(t)
+	testkit.Do(conn.Exec(t.Context(), "reset dibs.lock_timeout"))(t)
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 }
 
@@ -237,7 +236,7 @@ func TestSchemaThatIsAnothersIsNotUsed(t *testing.T) {
 			} {
 				url := pgtest.Database(t)
 				squatter, user := connectAs(t, url, "")
-				must.Do(squatter.Exec(t.Context(), test.made))(t)
+				testkit.Do(squatter.Exec(t.Context(), test.made))(t)
 
 				out, err := migrate(url)
 
@@ -271,7 +270,7 @@ func TestMadeUpStoreGetsNothingFromASuperuser(t *testing.T) {
 			url := pgtest.Database(t)
 			superuser := connect(t, url)
 			squatter, user := connectAs(t, url, "")
-			must.Do(squatter.Exec(t.Context(), `
+			testkit.Do(squatter.Exec(t.Context(), `
 				create schema dibs; grant all on schema dibs to public;
 				create function dibs.rise() returns text language plpgsql as $$ begin perform set_config('role', 'none', true); execute 'create table public.risen ()'; return null; end $$;
 				create function dibs.grant_rights() returns void language plpgsql as $$ begin perform dibs.rise(); end $$;`))(t)
@@ -280,12 +279,12 @@ func TestMadeUpStoreGetsNothingFromASuperuser(t *testing.T) {
 				names, sums = append(names, f.Name), append(sums, f.SHA256)
 			}
 			create, fill, _ := strings.Cut(migrationsTable, "; insert")
-			must.Do(squatter.Exec(t.Context(), create))(t)
+			testkit.Do(squatter.Exec(t.Context(), create))(t)
 			if fill != "" {
-				must.Do(squatter.Exec(t.Context(), "insert"+fill, names, sums))(t)
+				testkit.Do(squatter.Exec(t.Context(), "insert"+fill, names, sums))(t)
 			}
 
-			must.Do(migrations.Status(t.Context(), superuser, nil))(t)
+			testkit.Do(migrations.Status(t.Context(), superuser, nil))(t)
 			drift(t, superuser, nil)
 			err := migrations.Up(t.Context(), superuser, nil)
 

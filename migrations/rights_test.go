@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 var (
@@ -52,7 +52,7 @@ func rightsIn(t *testing.T, conn interface {
 ) map[string]string {
 	t.Helper()
 	rows, _ := conn.Query(t.Context(), readRights, roles)
-	lines := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Object, Rights string }]))(t)
+	lines := testkit.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Object, Rights string }]))(t)
 	all := map[string]string{}
 	for _, l := range lines {
 		require.NotContains(t, all, l.Object, "one function to a name")
@@ -68,9 +68,9 @@ func TestRightsAreTheseAndNoOther(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))
 	stranger := "test_" + strings.ToLower(rand.Text())
-	must.Do(conn.Exec(t.Context(), "create role "+stranger+" login"))(t)
+	testkit.Do(conn.Exec(t.Context(), "create role "+stranger+" login"))(t)
 	t.Cleanup(func() {
-		must.Do(conn.Exec(context.WithoutCancel(t.Context()), "drop role "+stranger))(t)
+		testkit.Do(conn.Exec(context.WithoutCancel(t.Context()), "drop role "+stranger))(t)
 	})
 	roles := append(slices.Clone(allRoles), stranger)
 
@@ -106,8 +106,8 @@ func TestGrantThatIsNotInTheMatrixIsSeen(t *testing.T) {
 		"create operator dibs.=== (leftarg = text, rightarg = text, function = texteq)", "create statistics dibs.mine on type, category from dibs.messages", "create collation dibs.mine from \"C\"",
 		"alter default privileges in schema dibs grant select on tables to public; create table dibs.mine ()",
 	} {
-		tx := must.Do(conn.Begin(t.Context()))(t)
-		require.NoError(t, must.ErrorOf(tx.Exec(t.Context(), change)), change)
+		tx := testkit.Do(conn.Begin(t.Context()))(t)
+		require.NoError(t, testkit.ErrorOf(tx.Exec(t.Context(), change)), change)
 		require.NotEqual(t, wanted, rightsIn(t, tx, roles...), change)
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
@@ -124,7 +124,7 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 		from pg_proc p
 		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.prosecdef`
 	rows, _ := conn.Query(t.Context(), definers)
-	found := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Function, Owner, Path string }]))(t)
+	found := testkit.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Function, Owner, Path string }]))(t)
 	require.Greater(t, len(found), 10)
 	for _, f := range found {
 		require.Equal(t, "dibs_owner", f.Owner, f.Function)
@@ -148,7 +148,7 @@ func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 		from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 		where n.nspname in ('dibs', 'message_store') and has_function_privilege($1::text, p.oid, 'execute')`
 	rows, _ := superuser.Query(t.Context(), calls, user)
-	all := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+	all := testkit.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
 		Name string
 		Ours bool
 		SQL  string
@@ -234,5 +234,5 @@ func TestFunctionsAreNotCompiled(t *testing.T) {
 	}
 	rows, _ := pgtest.Pool(t).Query(t.Context(), `select p.proname::text from pg_proc p
 		where p.pronamespace = 'dibs'::regnamespace and 'enable_seqscan=off' = any (p.proconfig) and 'jit=off' <> all (p.proconfig) order by 1`)
-	require.Equal(t, hot, must.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t))
+	require.Equal(t, hot, testkit.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/outbox"
 	"github.com/dibs-go/dibs/queue"
@@ -83,11 +83,11 @@ func TestAKeyThatFailsIsDeadInTheEndAndOthersFlow(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 
 		require.EqualValues(t, 1, relay.Stats().Dead)
-		dead := must.New(relay.Queue().Items(t.Context(), queue.Dead, 0, 10))
+		dead := testkit.Must(relay.Queue().Items(t.Context(), queue.Dead, 0, 10))
 		require.Len(t, dead, 1)
 		require.Equal(t, outgoing.Stream("k3"), dead[0].Message.Stream)
 		require.Equal(t, errAway.Error(), dead[0].Error)
-		require.Len(t, must.New(relay.Queue().Items(t.Context(), queue.Held, 0, 10)), 9)
+		require.Len(t, testkit.Must(relay.Queue().Items(t.Context(), queue.Held, 0, 10)), 9)
 		tries := len(sink.tried())
 		time.Sleep(time.Hour)
 		require.Len(t, sink.tried(), tries, "nothing is sent behind a dead message")
@@ -227,7 +227,7 @@ func TestAURLThatIsGoneIsSaidAndBuriesNothing(t *testing.T) {
 				for _, key := range keys(20) {
 					write(t, store, key, 0, 2)
 				}
-				sink := must.New(outbox.HTTP("https://bank.example/hooks", &outbox.HTTPConfig{Transport: transport(status)}))
+				sink := testkit.Must(outbox.HTTP("https://bank.example/hooks", &outbox.HTTPConfig{Transport: transport(status)}))
 				var log book
 				relay := relayOf(store, sink, &outbox.Config{Logger: log.logger(), MaxAttempts: 5, MaxAge: time.Hour, PollInterval: time.Hour, Lease: 10 * time.Hour})
 				defer running(t, relay)()

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/outbox"
@@ -40,7 +40,7 @@ func TestAKeyWithManyMessagesIsNotSentACallAMessage(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				driver := &slowDriver{Driver: memory.New()}
-				store := must.New(messagestore.New(driver, nil))
+				store := testkit.Must(messagestore.New(driver, nil))
 				for i := range 1000 {
 					write(t, store, fmt.Sprint("k", i%hot), i, i+1)
 				}
@@ -135,7 +135,7 @@ func TestAnErrorBehindOthersIsForgottenWhenAnotherProcessHasTheMessage(t *testin
 	synctest.Test(t, func(t *testing.T) {
 		shared := memory.New()
 		driver := &cutDriver{Driver: shared}
-		ours, theirs := must.New(messagestore.New(driver, nil)), must.New(messagestore.New(shared, nil))
+		ours, theirs := testkit.Must(messagestore.New(driver, nil)), testkit.Must(messagestore.New(shared, nil))
 		write(t, theirs, "k", 0, 3)
 		time.Sleep(time.Second)
 		var mended atomic.Bool
@@ -157,7 +157,7 @@ func TestAnErrorBehindOthersIsForgottenWhenAnotherProcessHasTheMessage(t *testin
 		other, leave := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer leave()
 		require.NoError(t, second.Run(other))
-		dead := must.New(second.Queue().Items(t.Context(), queue.Dead, 0, 10))
+		dead := testkit.Must(second.Queue().Items(t.Context(), queue.Dead, 0, 10))
 		require.Len(t, dead, 1)
 		mended.Store(true)
 		retry(t, second.Queue(), dead)
@@ -168,7 +168,7 @@ func TestAnErrorBehindOthersIsForgottenWhenAnotherProcessHasTheMessage(t *testin
 		stop()
 		require.NoError(t, <-done)
 		require.Zero(t, first.Stats().Dead)
-		require.EqualValues(t, 3, must.New(second.Queue().Status(t.Context())).Finished)
+		require.EqualValues(t, 3, testkit.Must(second.Queue().Status(t.Context())).Finished)
 	})
 }
 

@@ -22,8 +22,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -231,7 +231,7 @@ func TestAnAnswerOfTenGigabytesIsNotRead(t *testing.T) {
 
 	require.NoError(t, sinkTo(t, url, nil).Send(t.Context(), message()))
 
-	require.Less(t, await.Receive(t, "the end of the answer", wrote), int64(64<<20), "the rest is in the buffers of the connection")
+	require.Less(t, testkit.Receive(t, "the end of the answer", wrote), int64(64<<20), "the rest is in the buffers of the connection")
 }
 
 type zeros struct{}
@@ -252,7 +252,7 @@ func TestAnAnswerThatDripsIsBoundedByTheTimeout(t *testing.T) {
 	timeout := 100 * time.Millisecond
 
 	require.ErrorIs(t, sinkTo(t, headers, &outbox.HTTPConfig{Timeout: timeout}).Send(t.Context(), message()), context.DeadlineExceeded)
-	await.That(t, "a status of 200 counts on a machine that is in time for it", func() (bool, any) {
+	testkit.Await(t, "a status of 200 counts on a machine that is in time for it", func() (bool, any) {
 		err := sinkTo(t, body, &outbox.HTTPConfig{Timeout: timeout}).Send(t.Context(), message())
 		if err != nil {
 			require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -50,13 +50,13 @@ func openPlace(ctx context.Context, kind, place string) (_ *messagestore.Store, 
 		if err != nil {
 			return nil, nil, err
 		}
-		return must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), pool.Close, nil
+		return testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), pool.Close, nil
 	}
 	driver, err := sqlite.Open(ctx, place, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	return must.New(messagestore.New(driver, nil)), func() { _ = driver.Close() }, nil
+	return testkit.Must(messagestore.New(driver, nil)), func() { _ = driver.Close() }, nil
 }
 
 // A relay needs the role of a worker, and no more.
@@ -64,10 +64,10 @@ func TestARelayNeedsTheRoleOfAWorker(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
 	relayAs := func(role string) error {
-		store := must.New(messagestore.New(must.New(postgres.New(pgtest.ConnectAs(t, url, role), nil)), nil))
+		store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.ConnectAs(t, url, role), nil)), nil))
 		_, err := store.Write(t.Context(), "payments:outgoing-42", messagestore.AnyVersion, messagestore.Raw{Type: "Paid", Data: []byte(`{}`)})
 		require.NoError(t, err)
-		sink := must.New(outbox.Into(must.New(messagestore.New(memory.New(), nil)), func(m *outbox.Message) messagestore.StreamName { return messagestore.Category("copy").Stream(m.Key()) }))
+		sink := testkit.Must(outbox.Into(testkit.Must(messagestore.New(memory.New(), nil)), func(m *outbox.Message) messagestore.StreamName { return messagestore.Category("copy").Stream(m.Key()) }))
 		return relayOf(store, sink, nil).CatchUp(t.Context())
 	}
 
@@ -133,7 +133,7 @@ func TestAMessageThatAnotherStoreRefusesIsDead(t *testing.T) {
 
 func TestTheZeroStoreRefusesNothing(t *testing.T) {
 	t.Parallel()
-	err := must.New(outbox.Into(&messagestore.Store{}, nil)).Send(t.Context(), message())
+	err := testkit.Must(outbox.Into(&messagestore.Store{}, nil)).Send(t.Context(), message())
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	park, _ := asks(err)
@@ -154,7 +154,7 @@ func oneRow(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 			write(t, store, key, i, i+1)
 		}
 	}
-	into := must.New(outbox.Into(other, nil))
+	into := testkit.Must(outbox.Into(other, nil))
 	lossy := &receiver{}
 	n := 0
 	sink := sinkFunc(func(ctx context.Context, m *outbox.Message) error {
@@ -168,7 +168,7 @@ func oneRow(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 	})
 	relay := relayOf(store, sink, nil)
 	require.NoError(t, relay.CatchUp(t.Context()))
-	again := must.New(outbox.New(store, outgoing, "again", into, nil)) // a replay
+	again := testkit.Must(outbox.New(store, outgoing, "again", into, nil)) // a replay
 
 	require.NoError(t, again.CatchUp(t.Context()))
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/outbox"
@@ -68,7 +68,7 @@ func TestWhatIsLostWhileTheSinkIsOutIsNotSent(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				driver := &awayDriver{Driver: memory.New()}
-				store := must.New(messagestore.New(driver, nil))
+				store := testkit.Must(messagestore.New(driver, nil))
 				for _, key := range keys(16) {
 					write(t, store, key, 0, 1)
 				}

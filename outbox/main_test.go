@@ -14,9 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -31,7 +29,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	tier.ManyAtOnce()
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
 
@@ -43,7 +41,7 @@ type Paid struct {
 
 func (Paid) MessageType() string { return "Paid" }
 
-func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
+func newStore() *messagestore.Store { return testkit.Must(messagestore.New(memory.New(), nil)) }
 
 // write adds messages with the amounts from..to-1 to the stream of a key.
 func write(t require.TestingT, store *messagestore.Store, key string, from, to int) {
@@ -175,7 +173,7 @@ func relayOf(store *messagestore.Store, sink outbox.Sink, config *outbox.Config)
 	if c.Logger.IsZero() {
 		c.Logger = logger.Silent()
 	}
-	return must.New(outbox.New(store, outgoing, "tobank", sink, &c))
+	return testkit.Must(outbox.New(store, outgoing, "tobank", sink, &c))
 }
 
 // running runs a relay until the returned function is called.
@@ -186,7 +184,7 @@ func running(t testing.TB, relay *outbox.Relay) (stop func()) {
 	go func() { ended <- relay.Run(ctx) }()
 	return func() {
 		cancel()
-		if err := await.Receive(t, "the end of a relay", ended); err != nil {
+		if err := testkit.Receive(t, "the end of a relay", ended); err != nil {
 			t.Error(err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -306,7 +306,7 @@ func TestMistakesAreNamedTogether(t *testing.T) {
 			Lease: 1, Concurrency: -1, MaxAttempts: -1, MaxAge: -1, Timeout: 1, PollInterval: 1, Grace: -1, Correlation: "a-b",
 		}, []string{"Lease", "Concurrency", "MaxAttempts", "MaxAge", "Timeout", "PollInterval", "Grace", "correlation"}},
 		{store, outgoing, "a", &receiver{}, &outbox.Config{MaxAttempts: 10_001, MaxAge: 1 << 62, Prefetch: 63}, []string{"MaxAttempts", "MaxAge", "Prefetch 63: it is Concurrency to 1000"}},
-		{store, outgoing, "a", must.New(outbox.Into(store, nil)), nil, []string{"invalid sink: it is the store that the relay reads"}},
+		{store, outgoing, "a", testkit.Must(outbox.Into(store, nil)), nil, []string{"invalid sink: it is the store that the relay reads"}},
 	} {
 		_, err := outbox.New(test.store, test.category, test.name, test.sink, test.config)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)

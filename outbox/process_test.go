@@ -17,8 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -94,7 +93,7 @@ func TestAJournalHasEachMessageInOrderThoughItsProcessesAreKilled(t *testing.T) 
 			t.Parallel()
 			const portion = 60
 			rounds := 4
-			if tier.Long() {
+			if testkit.Long() {
 				rounds = 15
 			}
 			messages := rounds * portion
@@ -104,7 +103,7 @@ func TestAJournalHasEachMessageInOrderThoughItsProcessesAreKilled(t *testing.T) 
 			t.Cleanup(end)
 			arrived := func(least int) {
 				t.Helper()
-				await.That(t, "messages are in the journal", func() (bool, any) {
+				testkit.Await(t, "messages are in the journal", func() (bool, any) {
 					_, ids := readJournal(t, journal)
 					return ids >= least, fmt.Sprintf("%d of %d", ids, least)
 				})

@@ -15,10 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 	"github.com/dibs-go/dibs/queue"
@@ -48,10 +46,10 @@ type process struct {
 }
 
 func start(store *messagestore.Store, sink outbox.Sink, config *outbox.Config) *process {
-	driver, _ := must.New(store.Driver()).(queuing.Driver)
+	driver, _ := testkit.Must(store.Driver()).(queuing.Driver)
 	p := &process{Driver: driver, sink: sink, ended: make(chan error, 1)}
 	p.thawed = sync.NewCond(&p.mu)
-	relay := relayOf(must.New(messagestore.New(p, nil)), p, config)
+	relay := relayOf(testkit.Must(messagestore.New(p, nil)), p, config)
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
 	go func() { p.ended <- relay.Run(ctx) }()
@@ -86,13 +84,13 @@ func (p *process) kill(t testing.TB) {
 	p.thawed.Broadcast()
 	p.mu.Unlock()
 	p.cancel()
-	_ = await.Receive(t, "the end of a relay that is killed", p.ended) // it is dead
+	_ = testkit.Receive(t, "the end of a relay that is killed", p.ended) // it is dead
 }
 
 func (p *process) stop(t testing.TB) {
 	t.Helper()
 	p.cancel()
-	require.NoError(t, await.Receive(t, "the end of a relay", p.ended))
+	require.NoError(t, testkit.Receive(t, "the end of a relay", p.ended))
 }
 
 func (p *process) Send(ctx context.Context, m *outbox.Message) error {
@@ -188,7 +186,7 @@ func sentIfCommitted[Tx any](t *testing.T, txs *messagestore.TxStore[Tx], exec f
 		}
 	}
 
-	await.That(t, "the committed messages are sent", func() (bool, any) {
+	testkit.Await(t, "the committed messages are sent", func() (bool, any) {
 		n := len(sink.all())
 		return n >= committed, fmt.Sprintf("%d of %d", n, committed)
 	})
@@ -245,7 +243,7 @@ func TestTwinsThatAreKilledSendEachMessageAtLeastOnceInOrder(t *testing.T) {
 
 // seeds are those of schedules of kills.
 func seeds() uint64 {
-	if tier.Long() {
+	if testkit.Long() {
 		return 8
 	}
 	return 3
@@ -306,7 +304,7 @@ func onceInAnother(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 	t.Helper()
 	store, other := open(t), open(t)
 	random := &dice{rand.New(rand.NewPCG(5, 5)), sync.Mutex{}}
-	into := must.New(outbox.Into(other, nil))
+	into := testkit.Must(outbox.Into(other, nil))
 	sink := sinkFunc(func(ctx context.Context, m *outbox.Message) error {
 		err := into.Send(ctx, m)
 		if random.one(in(5)) {
@@ -318,7 +316,7 @@ func onceInAnother(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 	twins := []*process{start(store, sink, config), start(store, sink, config)}
 
 	messages := 100
-	if tier.Long() {
+	if testkit.Long() {
 		messages = 300
 	}
 	for i := range messages {
@@ -335,7 +333,7 @@ func onceInAnother(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 		}
 		return n
 	}
-	await.Equal(t, "the other store has all messages", messages, count)
+	testkit.AwaitEqual(t, "the other store has all messages", messages, count)
 	for _, p := range twins {
 		p.stop(t)
 	}
@@ -371,7 +369,7 @@ func TestDeadKeysArriveInOrderInADatabase(t *testing.T) {
 		t.Helper()
 		deadInOrder(t, open(t), 1, 60, func(time.Duration) {}, func(is func() bool) {
 			t.Helper()
-			await.True(t, "the messages arrive", is)
+			testkit.AwaitTrue(t, "the messages arrive", is)
 		})
 	})
 }

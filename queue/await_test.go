@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -61,7 +61,7 @@ func TestAwaitReturnsAnItemWithItsResult(t *testing.T) {
 			}
 			return nil
 		}, &queue.WorkConfig{MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
-		must.New(store.Write(t.Context(), sent, messagestore.NoStream, Send{To: "before"}))
+		testkit.Must(store.Write(t.Context(), sent, messagestore.NoStream, Send{To: "before"}))
 		other, at := insert(t, q, Send{N: 0}, nil), insert(t, q, Send{N: 1}, nil)
 
 		answers := awaiting(t.Context(), time.Minute, q, at.Position, sent, copies, sent)
@@ -94,7 +94,7 @@ func TestAwaitReturnsAnItemThatIsDeadOrCancelled(t *testing.T) {
 		dead, cancelled := awaiting(t.Context(), time.Minute, q, fails.Position), awaiting(t.Context(), time.Minute, q, far.Position)
 
 		a := <-dead
-		must.New(q.Cancel(t.Context(), "not needed", far.Position))
+		testkit.Must(q.Cancel(t.Context(), "not needed", far.Position))
 		c := <-cancelled
 
 		require.NoError(t, a.err)
@@ -123,7 +123,7 @@ func TestAwaitEndsWithItsContextAndAsksSeldom(t *testing.T) {
 func TestAwaitHearsOfAResult(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
 		at := insert(t, q, Send{}, nil)
-		jobs := must.New(q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: 24 * time.Hour}))
+		jobs := testkit.Must(q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: 24 * time.Hour}))
 		answers := awaiting(t.Context(), 24*time.Hour, q, at.Position, q.Category().Stream("next"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -141,7 +141,7 @@ func TestAwaitRefusesWhatIsNoItem(t *testing.T) {
 	t.Parallel()
 	each(t, nil, func(t *testing.T, q *queue.Queue, store *messagestore.Store) {
 		at := insert(t, q, Send{}, nil)
-		elsewhere := must.New(store.Write(t.Context(), storetest.Category(t).Stream("1"), messagestore.NoStream, Send{}))
+		elsewhere := testkit.Must(store.Write(t.Context(), storetest.Category(t).Stream("1"), messagestore.NoStream, Send{}))
 		for what, position := range map[string]messagestore.GlobalPosition{"unknown": 1 << 60, "another category's": elsewhere.GlobalPosition} {
 			_, _, err := q.Await(t.Context(), position)
 			require.ErrorIs(t, err, messagestore.ErrNotFound, what)

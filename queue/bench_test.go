@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -25,9 +25,9 @@ func BenchmarkQueue(b *testing.B) {
 	for _, keys := range []int{0, 1000} {
 		for _, batch := range []int{1, 10} {
 			b.Run(fmt.Sprintf("keys=%d/x%d", keys, batch), func(b *testing.B) {
-				store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), &messagestore.Config{Logger: logger.Silent()}))
+				store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), &messagestore.Config{Logger: logger.Silent()}))
 				category := messagestore.Category("bench" + uuid.NewString()[:8])
-				q := must.New(queue.New(store, category, &queue.Config{Logger: logger.Silent()}))
+				q := testkit.Must(queue.New(store, category, &queue.Config{Logger: logger.Silent()}))
 				const callers = 64
 				var done, begun atomic.Int64
 				finished := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
@@ -68,7 +68,7 @@ func TestAnItemThatCannotBeDecodedIsDead(t *testing.T) {
 // The bound is of all processes together.
 func TestMaxOutBoundsAllProcesses(t *testing.T) {
 	bubble(t, &queue.Config{MaxOut: 3, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, driver *cut) {
-		other := must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", &queue.Config{MaxOut: 3, Logger: logger.Silent()}))
+		other := testkit.Must(queue.New(testkit.Must(messagestore.New(driver, nil)), "mail", &queue.Config{MaxOut: 3, Logger: logger.Silent()}))
 		var out, most, handled atomic.Int64
 		for _, one := range []*queue.Queue{q, other} {
 			working(t, one, func(context.Context, handler.Message[Send]) error {
@@ -96,7 +96,7 @@ func TestARateBoundsDeliveries(t *testing.T) {
 		for range 20 {
 			insert(t, q, Send{}, nil)
 		}
-		for _, one := range []*queue.Queue{q, must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", &config))} {
+		for _, one := range []*queue.Queue{q, testkit.Must(queue.New(testkit.Must(messagestore.New(driver, nil)), "mail", &config))} {
 			working(t, one, func(context.Context, handler.Message[Send]) error { handled.Add(1); return nil }, nil)
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -23,7 +23,7 @@ import (
 func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	store := must.New(messagestore.New(memory.New(), nil)) // or dibs.Open(ctx, "postgres://…", nil)
+	store := testkit.Must(messagestore.New(memory.New(), nil)) // or dibs.Open(ctx, "postgres://…", nil)
 	mail, err := queue.New(store, "mail", nil)
 	if err != nil {
 		log.Fatal(err)
@@ -66,9 +66,9 @@ func Example() {
 // A program that handles items one by one reserves them itself. What it does not end in time is delivered again.
 func ExampleQueue_Receive() {
 	ctx := context.Background()
-	store := must.New(messagestore.New(memory.New(), nil))
-	mail := must.New(queue.New(store, "mail", nil))
-	must.New(mail.Insert(ctx, Send{To: "ann"}, nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	mail := testkit.Must(queue.New(store, "mail", nil))
+	testkit.Must(mail.Insert(ctx, Send{To: "ann"}, nil))
 
 	jobs, err := mail.Receive(ctx, 10, &queue.ReceiveOpts{Wait: 20 * time.Second, VisibilityTimeout: time.Minute})
 	if err != nil {
@@ -91,9 +91,9 @@ func ExampleQueue_Receive() {
 func ExampleJob_Complete() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	store := must.New(messagestore.New(memory.New(), nil))
-	mail := must.New(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
-	at := must.New(mail.Insert(ctx, Send{To: "ann"}, nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	mail := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+	at := testkit.Must(mail.Insert(ctx, Send{To: "ann"}, nil))
 
 	mux := handler.New()
 	handler.On(mux, func(ctx context.Context, m handler.Message[Send]) error {
@@ -107,7 +107,7 @@ func ExampleJob_Complete() {
 	if err := mail.Work(ctx, mux, nil); err != nil {
 		log.Fatal(err)
 	}
-	item := must.New(mail.Item(context.Background(), at.Position))
+	item := testkit.Must(mail.Item(context.Background(), at.Position))
 	fmt.Println(item.State, "with", item.Failures, "failures")
 	// Output:
 	// mail to ann
@@ -118,8 +118,8 @@ func ExampleJob_Complete() {
 func ExampleQueue_Await() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	store := must.New(messagestore.New(memory.New(), nil))
-	mail := must.New(queue.New(store, "mail", nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	mail := testkit.Must(queue.New(store, "mail", nil))
 	mux := handler.New()
 	handler.On(mux, func(ctx context.Context, m handler.Message[Send]) error {
 		_, err := store.Write(ctx, "receipt-ann", messagestore.AnyVersion, messagestore.Follow(m.Message, Send{To: "ann", N: 250}))
@@ -151,10 +151,10 @@ func ExampleQueue_Await() {
 // A handler notes how far it is, as often as it likes: dibs queue jobs shows the last note.
 func ExampleJob_Progress() {
 	ctx := context.Background()
-	store := must.New(messagestore.New(memory.New(), nil))
-	mail := must.New(queue.New(store, "mail", nil))
-	at := must.New(mail.Insert(ctx, Send{To: "ann"}, nil))
-	jobs := must.New(mail.Receive(ctx, 1, nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	mail := testkit.Must(queue.New(store, "mail", nil))
+	at := testkit.Must(mail.Insert(ctx, Send{To: "ann"}, nil))
+	jobs := testkit.Must(mail.Receive(ctx, 1, nil))
 
 	if err := jobs[0].Progress("3 of 9 sent"); err != nil {
 		log.Fatal(err)
@@ -162,7 +162,7 @@ func ExampleJob_Progress() {
 	if err := jobs[0].Extend(ctx, time.Minute); err != nil { // a worker extends by itself
 		log.Fatal(err)
 	}
-	fmt.Println(must.New(mail.Item(ctx, at.Position)).Note)
+	fmt.Println(testkit.Must(mail.Item(ctx, at.Position)).Note)
 	// Output:
 	// 3 of 9 sent
 }
@@ -176,12 +176,12 @@ func ExampleQueue_InsertTx() {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "orders.db")
-	driver := must.New(sqlite.Open(ctx, file, nil)) // or a pool of pgx, and a pgx.Tx
+	driver := testkit.Must(sqlite.Open(ctx, file, nil)) // or a pool of pgx, and a pgx.Tx
 	defer driver.Close()
-	mail := must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", nil))
-	db := must.New(sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)"))
+	mail := testkit.Must(queue.New(testkit.Must(messagestore.New(driver, nil)), "mail", nil))
+	db := testkit.Must(sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)"))
 	defer db.Close()
-	must.New(db.ExecContext(ctx, "create table orders (id text primary key)"))
+	testkit.Must(db.ExecContext(ctx, "create table orders (id text primary key)"))
 
 	order := func(id string, commits bool) error {
 		tx, err := db.BeginTx(ctx, nil)
@@ -198,7 +198,7 @@ func ExampleQueue_InsertTx() {
 		return tx.Commit()
 	}
 	fmt.Println(order("ann", true), order("bob", false))
-	waiting := must.New(mail.Items(ctx, queue.Waiting, 0, 10))
+	waiting := testkit.Must(mail.Items(ctx, queue.Waiting, 0, 10))
 	fmt.Printf("%d mail: %s\n", len(waiting), waiting[0].Message.Data)
 	// Output:
 	// <nil> <nil>

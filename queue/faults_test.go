@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -165,7 +165,7 @@ func bubble(t *testing.T, config *queue.Config, test func(t *testing.T, q *queue
 		if config != nil {
 			c = *config
 		}
-		test(t, must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", &c)), driver)
+		test(t, testkit.Must(queue.New(testkit.Must(messagestore.New(driver, nil)), "mail", &c)), driver)
 	})
 }
 
@@ -377,7 +377,7 @@ func TestALeaseWhoseExtensionIsToldLateIsNotTakenForLonger(t *testing.T) {
 		time.Sleep(5 * time.Second) // the session was extended once
 		require.Equal(t, 1, driver.calls("extend"))
 		driver.set(is("extend"), nil)
-		other := must.New(queue.New(must.New(messagestore.New(driver.Driver, nil)), "mail", nil))
+		other := testkit.Must(queue.New(testkit.Must(messagestore.New(driver.Driver, nil)), "mail", nil))
 		given, completed := make(chan time.Time, 1), make(chan error, 1)
 		go func() {
 			jobs, err := other.Receive(context.Background(), 1, &queue.ReceiveOpts{Wait: time.Minute})

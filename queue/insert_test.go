@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -70,10 +70,10 @@ func TestAnItemIsWrittenBesideOthers(t *testing.T) {
 	t.Parallel()
 	each(t, nil, func(t *testing.T, q *queue.Queue, store *messagestore.Store) {
 		ordered := storetest.Category(t).Stream("1")
-		item := must.New(q.Write(Send{To: "ann"}, &queue.InsertOpts{Unique: "1"}))
+		item := testkit.Must(q.Write(Send{To: "ann"}, &queue.InsertOpts{Unique: "1"}))
 		_, err := store.WriteStreams(t.Context(), item, messagestore.To(ordered, messagestore.AnyVersion, Send{To: "ann"}))
 		require.NoError(t, err)
-		item = must.New(q.Write(Send{To: "bob"}, &queue.InsertOpts{Unique: "1"}))
+		item = testkit.Must(q.Write(Send{To: "bob"}, &queue.InsertOpts{Unique: "1"}))
 		_, err = store.WriteStreams(t.Context(), item, messagestore.To(ordered, messagestore.AnyVersion, Send{To: "bob"}))
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 
@@ -105,7 +105,7 @@ func TestADateInThePastIsNow(t *testing.T) {
 func TestTheProcessThatGivesAnItemBackSaysWhenItIsDead(t *testing.T) {
 	t.Parallel()
 	each(t, &queue.Config{MaxFailures: 2, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, store *messagestore.Store) {
-		patient := must.New(queue.New(store, q.Category(), &queue.Config{MaxFailures: 9, Logger: logger.Silent()}))
+		patient := testkit.Must(queue.New(store, q.Category(), &queue.Config{MaxFailures: 9, Logger: logger.Silent()}))
 		at := insert(t, q, Send{}, nil)
 		fails := func(of *queue.Queue) queue.State {
 			jobs, err := of.Receive(t.Context(), 1, &queue.ReceiveOpts{Wait: time.Minute})
@@ -206,7 +206,7 @@ func (m *meanwhile) QueueItem(ctx context.Context, q queuing.Queue, position mes
 func TestAUniqueNameIsOfOneCallerAtATime(t *testing.T) {
 	t.Parallel()
 	driver := &meanwhile{memory.New(), nil, nil}
-	q := must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", nil))
+	q := testkit.Must(queue.New(testkit.Must(messagestore.New(driver, nil)), "mail", nil))
 	opts := &queue.InsertOpts{Unique: "sync", UniqueUntil: queue.UntilFinished}
 	insert(t, q, Send{To: "ann"}, opts)
 	jobs, err := q.Receive(t.Context(), 1, nil)
@@ -226,7 +226,7 @@ func TestAUniqueNameIsOfOneCallerAtATime(t *testing.T) {
 func TestAUniqueNameIsFreeWhenItsItemIsRemoved(t *testing.T) {
 	t.Parallel()
 	driver := &meanwhile{memory.New(), nil, nil}
-	q := must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", nil))
+	q := testkit.Must(queue.New(testkit.Must(messagestore.New(driver, nil)), "mail", nil))
 	opts := &queue.InsertOpts{Unique: "sync", UniqueUntil: queue.UntilFinished}
 	first := insert(t, q, Send{To: "ann"}, opts)
 	driver.err = fmt.Errorf("position %d: %w", first.Position, messagestore.ErrNotFound)
@@ -245,7 +245,7 @@ func TestAUniqueUntilNamesItself(t *testing.T) {
 	for until, want := range map[queue.UniqueUntil]string{queue.UntilForgotten: "forgotten", queue.UntilFinished: "finished", queue.UntilDelivered: "delivered", 9: "UniqueUntil(9)"} {
 		require.Equal(t, want, until.String())
 	}
-	q := must.New(queue.New(must.New(messagestore.New(memory.New(), nil)), "mail", nil))
+	q := testkit.Must(queue.New(testkit.Must(messagestore.New(memory.New(), nil)), "mail", nil))
 	_, err := q.Insert(t.Context(), Send{}, &queue.InsertOpts{UniqueUntil: queue.UntilDelivered})
 	require.ErrorContains(t, err, `invalid UniqueUntil "delivered": an item without a Unique name has none`)
 }

@@ -15,9 +15,8 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -33,7 +32,7 @@ const (
 const killerWorkers = 16
 
 func killerQueue(store *messagestore.Store, category messagestore.Category) *queue.Queue {
-	return must.New(queue.New(store, category, &queue.Config{MaxFailures: 4, Logger: logger.Silent()}))
+	return testkit.Must(queue.New(store, category, &queue.Config{MaxFailures: 4, Logger: logger.Silent()}))
 }
 
 // killerChild works until an item kills it, or its parent is gone.
@@ -85,7 +84,7 @@ func TestOnlyTheItemThatKillsItsProcessIsBuried(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			storeURL, category := url(t), storetest.Category(t)
-			store := must.New(dibs.Open(t.Context(), storeURL, nil))
+			store := testkit.Must(dibs.Open(t.Context(), storeURL, nil))
 			t.Cleanup(func() { require.NoError(t, store.Close()) })
 			q := killerQueue(store, category)
 			var entries []queue.Entry
@@ -105,7 +104,7 @@ func TestOnlyTheItemThatKillsItsProcessIsBuried(t *testing.T) {
 				cmd.Env = append(os.Environ(), killerStore+"="+storeURL, killerCategory+"="+string(category))
 				return cmd
 			}, func() { killed++ }, ended)
-			await.That(t, "no item is open", func() (bool, any) {
+			testkit.Await(t, "no item is open", func() (bool, any) {
 				s, err := q.Status(t.Context())
 				return err == nil && s.Dead > 0 && s.Dead+s.Finished == killerWorkers, fmt.Sprintf("%+v, %v", s, err)
 			})

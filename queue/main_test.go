@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -39,14 +39,14 @@ func (Send) MessageType() string { return "Send" }
 
 // stores are the stores that a test of the whole runs on.
 var stores = map[string]func(t *testing.T) *messagestore.Store{
-	"memory": func(*testing.T) *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) },
+	"memory": func(*testing.T) *messagestore.Store { return testkit.Must(messagestore.New(memory.New(), nil)) },
 	"SQLite": func(t *testing.T) *messagestore.Store {
-		driver := must.New(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))
+		driver := testkit.Must(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))
 		t.Cleanup(func() { require.NoError(t, driver.Close()) })
-		return must.New(messagestore.New(driver, nil))
+		return testkit.Must(messagestore.New(driver, nil))
 	},
 	"PostgreSQL": func(t *testing.T) *messagestore.Store {
-		return must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
+		return testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Pool(t), nil)), nil))
 	},
 }
 
@@ -61,7 +61,7 @@ func each(t *testing.T, config *queue.Config, test func(t *testing.T, q *queue.Q
 			if config != nil {
 				c = *config
 			}
-			test(t, must.New(queue.New(store, storetest.Category(t), &c)), store)
+			test(t, testkit.Must(queue.New(store, storetest.Category(t), &c)), store)
 		})
 	}
 }

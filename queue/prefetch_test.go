@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -27,8 +27,8 @@ func prefetching(t *testing.T, n int, takes func(nth int64) time.Duration, f fun
 
 func prefetchingOn(t *testing.T, driver messagestore.Driver, n int, takes func(nth int64) time.Duration, f func(q *queue.Queue, stop context.CancelFunc)) (called int64) {
 	t.Helper()
-	store := must.New(messagestore.New(driver, nil))
-	q := must.New(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+	store := testkit.Must(messagestore.New(driver, nil))
+	q := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
 	for range n {
 		insert(t, q, Send{To: "ann"}, nil)
 	}

@@ -11,9 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -32,8 +31,8 @@ func TestProgressOfAHandlerIsShownWhileItRuns(t *testing.T) {
 			return nil
 		}, &queue.WorkConfig{Lease: time.Second})
 		ann, bob := insert(t, q, Send{To: "ann"}, nil), insert(t, q, Send{To: "bob"}, nil)
-		await.That(t, "both have a note", func() (bool, any) {
-			items := must.New(q.Items(t.Context(), queue.Out, 0, 9))
+		testkit.Await(t, "both have a note", func() (bool, any) {
+			items := testkit.Must(q.Items(t.Context(), queue.Out, 0, 9))
 			return len(items) == 2 && items[0].Note == "9 of 9 to ann" && items[1].Note == "9 of 9 to bob", items
 		})
 
@@ -112,7 +111,7 @@ func TestProgressOfADeliveryThatHasEndedIsLost(t *testing.T) {
 		}, nil)
 		at := insert(t, q, Send{}, nil)
 		synctest.Wait()
-		must.New(q.Cancel(t.Context(), "sent twice", at.Position))
+		testkit.Must(q.Cancel(t.Context(), "sent twice", at.Position))
 		require.ErrorIs(t, <-late, queue.ErrLost)
 	})
 }
@@ -120,7 +119,7 @@ func TestProgressOfADeliveryThatHasEndedIsLost(t *testing.T) {
 func TestProgressOfAReceivedJobGoesWithItsExtension(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, d *cut) {
 		at, next := insert(t, q, Send{}, nil), insert(t, q, Send{}, nil)
-		jobs := must.New(q.Receive(t.Context(), 2, nil))
+		jobs := testkit.Must(q.Receive(t.Context(), 2, nil))
 		for _, job := range jobs {
 			require.NoError(t, job.Progress("half of it"))
 		}

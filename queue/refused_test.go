@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -53,7 +53,7 @@ func requireInvalid(t *testing.T, what string, err error, field, rule string) {
 
 func TestHostileNamesAndSettingsAreRefused(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	for what, name := range map[string]string{
 		"long": strings.Repeat("x", 256), "very long": strings.Repeat("x", 10<<20), "not UTF-8": "a\xff", "zero": "a\x00b",
 		"control": "a\nb", "dash": "a-b", "plus": "a+b", "space": " a", "space within": "a b", "no-break space": "a\u00a0b",
@@ -89,7 +89,7 @@ func TestHostileNamesAndSettingsAreRefused(t *testing.T) {
 	}
 	_, err = queue.New(nil, "mail", nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = queue.New(must.New(messagestore.New(plain{memory.New()}, nil)), "mail", nil)
+	_, err = queue.New(testkit.Must(messagestore.New(plain{memory.New()}, nil)), "mail", nil)
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
 
@@ -152,7 +152,7 @@ func TestHostileItemsAreRefused(t *testing.T) {
 			requireInvalid(t, what, err, test.field, test.rule)
 			require.Empty(t, inserted)
 		}
-		end, err := must.New(messagestore.New(driver, nil)).End(t.Context(), "mail")
+		end, err := testkit.Must(messagestore.New(driver, nil)).End(t.Context(), "mail")
 		require.NoError(t, err)
 		require.Zero(t, end)
 	})

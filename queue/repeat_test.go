@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -36,8 +35,8 @@ func TestAJobThatIsEndedAsItsHandlerEndedItIsDone(t *testing.T) {
 		}
 		all := map[string]*queue.Job{}
 		for range results {
-			job := await.Receive(t, "a job", jobs)
-			all[must.New(messagestore.Decode[Send](job.Message)).To] = job
+			job := testkit.Receive(t, "a job", jobs)
+			all[testkit.Must(messagestore.Decode[Send](job.Message)).To] = job
 		}
 		check := func(when string) {
 			for result, job := range all {
@@ -132,9 +131,9 @@ func TestAUniqueNameThatNobodyFreesIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
-		store := must.New(messagestore.New(memory.New(), nil))
-		worker := must.New(queue.New(store, "mail", &queue.Config{Name: "mailer", Logger: logger.Silent()}))
-		producer := must.New(queue.New(store, "mail", &queue.Config{Logger: log.logger()}))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		worker := testkit.Must(queue.New(store, "mail", &queue.Config{Name: "mailer", Logger: logger.Silent()}))
+		producer := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: log.logger()}))
 		unique := &queue.InsertOpts{Unique: "ann", UniqueUntil: queue.UntilFinished}
 		_, err := producer.Insert(t.Context(), Send{}, unique)
 		require.NoError(t, err)

@@ -15,9 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -82,7 +81,7 @@ func TestAnItemOfTheStoresTransactionComesWithIt(t *testing.T) {
 func TestAnOpenInsertDelaysNoOtherItem(t *testing.T) {
 	t.Parallel()
 	db := databases["PostgreSQL"](t)
-	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 	var handled seen
 	working(t, q, func(_ context.Context, m handler.Message[Send]) error {
 		handled.add(m.Body.To)
@@ -157,7 +156,7 @@ func TestACommitMeetsWhatWasInsertedMeanwhile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := databases["PostgreSQL"](t)
-			q := must.New(queue.New(db.store, storetest.Category(t), nil))
+			q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 			opts := test.opts
 			if opts.ID == uuid.Nil && opts.Key == "" {
 				opts.ID = uuid.New()
@@ -199,7 +198,7 @@ func TestInsertsInOppositeOrdersDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	db := databases["PostgreSQL"](t)
-	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 	const rounds, keys = 50, 5
 	var all sync.WaitGroup
 	for _, backwards := range []bool{true, false} {
@@ -232,8 +231,8 @@ func TestInsertsAboveReadCommittedDoNotDeadlock(t *testing.T) {
 	pool := pgtest.Connect(t, pgtest.Migrated(t)) // other tests count on few serializable transactions beside theirs
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		db := postgresDatabase(t, pool)
-		q := must.New(queue.New(db.store, storetest.Category(t), nil))
-		other := must.New(queue.New(db.store, storetest.Category(t), nil))
+		q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
+		other := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 		const callers, commits = 4, 50
 		var all sync.WaitGroup
 		for caller := range callers {
@@ -283,7 +282,7 @@ func TestAUniqueNameThatIsFreeAgainIsForOneTransaction(t *testing.T) {
 		again, err := committed(Send{N: 1})
 		require.NoError(t, err)
 		require.True(t, again.Duplicate, "no worker has it yet")
-		jobs := must.New(q.Receive(t.Context(), 2, nil))
+		jobs := testkit.Must(q.Receive(t.Context(), 2, nil))
 		require.Len(t, jobs, 1)
 		again, err = committed(Send{N: 1})
 		require.NoError(t, err)
@@ -294,7 +293,7 @@ func TestAUniqueNameThatIsFreeAgainIsForOneTransaction(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, free.Duplicate)
 		require.Equal(t, first.Stream, free.Stream)
-		jobs = must.New(q.Receive(t.Context(), 2, nil))
+		jobs = testkit.Must(q.Receive(t.Context(), 2, nil))
 		require.Len(t, jobs, 1)
 		require.NoError(t, jobs[0].Complete(t.Context()))
 
@@ -318,10 +317,10 @@ func TestAnInsertBehindAStagedOneOfItsKeyIsRefused(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
 		db := databases["PostgreSQL"](t)
 		category := storetest.Category(t)
-		q := must.New(queue.New(db.store, category, nil))
+		q := testkit.Must(queue.New(db.store, category, nil))
 		for name, write := range map[string]func(tx *messagestore.Store) error{
 			"an item": func(tx *messagestore.Store) error {
-				_, err := must.New(queue.New(tx, category, nil)).Insert(t.Context(), Send{N: 2}, &queue.InsertOpts{Key: "ann"})
+				_, err := testkit.Must(queue.New(tx, category, nil)).Insert(t.Context(), Send{N: 2}, &queue.InsertOpts{Key: "ann"})
 				return err
 			},
 			"a message": func(tx *messagestore.Store) error {
@@ -341,7 +340,7 @@ func TestAnInsertBehindAStagedOneOfItsKeyIsRefused(t *testing.T) {
 			tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 			require.NoError(t, err)
 			insertTx(t, q, tx, Send{N: 1}, &queue.InsertOpts{Key: "ann"})
-			err = write(must.New(db.store.Over(t.Context(), tx)))
+			err = write(testkit.Must(db.store.Over(t.Context(), tx)))
 			require.NoError(t, tx.Rollback(t.Context()))
 			require.ErrorIs(t, err, messagestore.ErrInvalid, "%s, %s", name, level)
 			require.ErrorContains(t, err, "staged")
@@ -365,7 +364,7 @@ func TestAPreparedTransactionHoldsBackLaterItems(t *testing.T) {
 		t.Skip("the server prepares no transactions")
 	}
 	db := databases["PostgreSQL"](t)
-	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 	insert(t, q, Send{To: "before"}, nil)
 	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, tx, Send{To: "marks"}, nil) }, "commit")
 
@@ -401,7 +400,7 @@ func TestWhatASavepointTakesBackIsNotInserted(t *testing.T) {
 	pool := pgtest.Pool(t)
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		db := databases["PostgreSQL"](t)
-		q := must.New(queue.New(db.store, storetest.Category(t), nil))
+		q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		require.NoError(t, err)
 		insertTx(t, q, tx, Send{"ann", 1}, &queue.InsertOpts{Key: "ann"})
@@ -429,7 +428,7 @@ func TestAnItemIsInsertedWhereConstraintsAreImmediate(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	db := databases["PostgreSQL"](t)
-	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), "set constraints all immediate"); err != nil {
 			return err
@@ -446,7 +445,7 @@ func TestAnInsertInNoTransactionIsRefused(t *testing.T) {
 
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
 		require.ErrorContains(t, err, "a *messagestore.Store is no ")
-		_, err = must.New(queue.New(must.New(messagestore.New(memory.New(), nil)), "mail", nil)).InsertTx(t.Context(), new(sql.Tx), Send{To: "ann"}, nil)
+		_, err = testkit.Must(queue.New(testkit.Must(messagestore.New(memory.New(), nil)), "mail", nil)).InsertTx(t.Context(), new(sql.Tx), Send{To: "ann"}, nil)
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
 		_, err = q.InsertTx(t.Context(), nil, Send{To: "ann"}, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
@@ -459,7 +458,7 @@ func TestNothingIsStagedWithoutTriggers(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	db := databases["PostgreSQL"](t)
-	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck // it has failed
@@ -475,14 +474,14 @@ func TestNothingStagedIsLeft(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	db := databases["PostgreSQL"](t)
-	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 	var left int
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		insertTx(t, q, tx, Send{To: "ann"}, nil)
 		return tx.QueryRow(t.Context(), "select count(*) from dibs.staged").Scan(&left)
 	}))
 	require.Equal(t, 1, left)
-	await.Equal(t, "rows that are staged", 0, func() int {
+	testkit.AwaitEqual(t, "rows that are staged", 0, func() int {
 		require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from dibs.staged where stream like $1", string(q.Category())+"-%").Scan(&left))
 		return left
 	})
@@ -521,7 +520,7 @@ func TestACommitThatMeetsWhatItsSnapshotHasNotIsRepeated(t *testing.T) {
 				t.Run(fmt.Sprint(level, unique, n), func(t *testing.T) {
 					t.Parallel()
 					db := databases["PostgreSQL"](t)
-					q := must.New(queue.New(db.store, storetest.Category(t), nil))
+					q := testkit.Must(queue.New(db.store, storetest.Category(t), nil))
 					insert(t, q, Send{To: "before"}, nil)
 					opts := queue.InsertOpts{Unique: unique}
 					if unique == "" {
@@ -546,7 +545,7 @@ func TestACommitThatMeetsWhatItsSnapshotHasNotIsRepeated(t *testing.T) {
 					require.Equal(t, "40001", failed.Code, failed.Message)
 					// Again, for as long as what others write is in the way.
 					var inserted queue.Inserted
-					await.That(t, "an attempt is not to be repeated", func() (bool, any) {
+					testkit.Await(t, "an attempt is not to be repeated", func() (bool, any) {
 						inserted, err = attempt(func() {})
 						failed, is := errors.AsType[*pgconn.PgError](err)
 						return !is || failed.Code != "40001", err

@@ -16,10 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -43,7 +42,7 @@ type database struct {
 }
 
 func transacts[Tx any](store *messagestore.Store) func(context.Context, inTx) error {
-	txs := must.New(messagestore.Transactional[Tx](store))
+	txs := testkit.Must(messagestore.Transactional[Tx](store))
 	return func(ctx context.Context, f inTx) error {
 		_, err := txs.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 			return f(ctx, tx)
@@ -54,7 +53,7 @@ func transacts[Tx any](store *messagestore.Store) func(context.Context, inTx) er
 
 func postgresDatabase(t *testing.T, pool *pgxpool.Pool) database {
 	t.Helper()
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	return database{store: store, transact: transacts[pgx.Tx](store), begin: func(ctx context.Context) (any, func() error, func() error, error) {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
@@ -69,12 +68,12 @@ var databases = map[string]func(t *testing.T) database{
 	"PostgreSQL": func(t *testing.T) database { return postgresDatabase(t, pgtest.Pool(t)) },
 	"SQLite": func(t *testing.T) database {
 		file := filepath.Join(t.TempDir(), "store.db")
-		driver := must.New(sqlite.Open(t.Context(), file, nil))
+		driver := testkit.Must(sqlite.Open(t.Context(), file, nil))
 		t.Cleanup(func() { require.NoError(t, driver.Close()) })
 		db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)")
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, db.Close()) })
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		return database{store: store, transact: transacts[*sql.Tx](store), begin: func(ctx context.Context) (any, func() error, func() error, error) {
 			tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
 			if err != nil {
@@ -92,7 +91,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, q *queue.Queue, db datab
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := open(t)
-			test(t, must.New(queue.New(db.store, storetest.Category(t), &queue.Config{Logger: logger.Silent()})), db)
+			test(t, testkit.Must(queue.New(db.store, storetest.Category(t), &queue.Config{Logger: logger.Silent()})), db)
 		})
 	}
 }
@@ -121,7 +120,7 @@ func TestACompletionInATransactionThatIsCommittedStands(t *testing.T) {
 
 		require.Empty(t, awaitState(t, q, first.Position, queue.Finished).Log)
 		require.Empty(t, awaitState(t, q, second.Position, queue.Finished).Log)
-		await.Equal(t, "the counts", queue.Counts{Completed: 2}, q.Counts)
+		testkit.AwaitEqual(t, "the counts", queue.Counts{Completed: 2}, q.Counts)
 		require.Equal(t, []string{"ann1", "ann2"}, handled.list())
 	})
 }
@@ -185,9 +184,9 @@ func TestACompletionIsWaitedForWhileItsTransactionIsOpen(t *testing.T) {
 						return nil
 					}, &queue.WorkConfig{Timeout: 200 * time.Millisecond, Grace: time.Minute, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
 					at := insert(t, q, Send{To: "ann"}, nil)
-					await.Receive(t, "the handler's end", returned)
+					testkit.Receive(t, "the handler's end", returned)
 					if name(t) == "PostgreSQL" { // a row that a transaction has is passed over; SQLite waits
-						await.True(t, "the failure", func() bool { return q.Counts().Failed == 1 })
+						testkit.AwaitTrue(t, "the failure", func() bool { return q.Counts().Failed == 1 })
 					}
 					require.NoError(t, (<-end)())
 
@@ -240,18 +239,18 @@ func TestACompletionOverATwinDatabaseIsLost(t *testing.T) {
 			db, twin := open(t), open(t)
 			category := storetest.Category(t)
 			of := func(db database) *queue.Queue {
-				return must.New(queue.New(db.store, category, &queue.Config{Logger: logger.Silent()}))
+				return testkit.Must(queue.New(db.store, category, &queue.Config{Logger: logger.Silent()}))
 			}
 			q, other := of(db), of(twin)
 			at := []queue.Inserted{insert(t, q, Send{To: "ann"}, nil), insert(t, q, Send{To: "bob"}, nil)}
 			for _, inserted := range at {
 				require.Equal(t, inserted.Position, insert(t, other, Send{To: "ann"}, nil).Position, "the databases are twins")
 			}
-			theirs := must.New(other.Receive(t.Context(), 2, nil))
+			theirs := testkit.Must(other.Receive(t.Context(), 2, nil))
 			require.NoError(t, theirs[1].Complete(t.Context()))
 			require.Len(t, theirs, 2)
 
-			for _, job := range must.New(q.Receive(t.Context(), 2, nil)) {
+			for _, job := range testkit.Must(q.Receive(t.Context(), 2, nil)) {
 				tx, commit, _, err := twin.begin(t.Context())
 				require.NoError(t, err)
 				require.ErrorIs(t, job.CompleteTx(t.Context(), tx), queue.ErrLost)
@@ -277,14 +276,14 @@ func TestASessionIsLeftWithoutWaitingForATransaction(t *testing.T) {
 	driver, err := db.store.Driver()
 	require.NoError(t, err)
 	queues := driver.(queuing.Driver) //nolint:errcheck,forcetypeassert // it keeps queues
-	q := must.New(queue.New(db.store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
+	q := testkit.Must(queue.New(db.store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
 	of := queuing.Queue{Name: q.Name(), Category: q.Category()}
 	at := []queue.Inserted{insert(t, q, Send{To: "ann"}, nil), insert(t, q, Send{To: "bob"}, nil)}
 	_, err = queues.QueueTake(t.Context(), queuing.Take{Queue: of, Policy: queuing.Policy{MaxFailures: 9}, Session: 1, Lease: time.Hour, Want: 2})
 	require.NoError(t, err)
 	tx, commit, _, err := db.begin(t.Context())
 	require.NoError(t, err)
-	inTx := must.New(queuing.Of(must.New(db.store.Over(t.Context(), tx))))
+	inTx := testkit.Must(queuing.Of(testkit.Must(db.store.Over(t.Context(), tx))))
 	ann, bob := queuing.Delivery{Position: at[0].Position}, queuing.Delivery{Position: at[1].Position}
 	_, err = inTx.QueueFinish(t.Context(), of, 1, []queuing.Delivery{ann})
 	require.NoError(t, err)
@@ -323,12 +322,12 @@ func TestACompletionInATransactionIsAskedFor(t *testing.T) {
 		}, soon)
 		at := insert(t, q, Send{To: "ann"}, nil)
 
-		require.NoError(t, await.Receive(t, "the first", answers))
-		require.ErrorContains(t, await.Receive(t, "its end", answers), "its completion was not committed")
-		require.NoError(t, await.Receive(t, "the second", answers))
-		require.NoError(t, await.Receive(t, "its end", answers))
+		require.NoError(t, testkit.Receive(t, "the first", answers))
+		require.ErrorContains(t, testkit.Receive(t, "its end", answers), "its completion was not committed")
+		require.NoError(t, testkit.Receive(t, "the second", answers))
+		require.NoError(t, testkit.Receive(t, "its end", answers))
 		require.Empty(t, awaitState(t, q, at.Position, queue.Finished).Log)
-		await.Equal(t, "the counts", queue.Counts{Completed: 1}, q.Counts)
+		testkit.AwaitEqual(t, "the counts", queue.Counts{Completed: 1}, q.Counts)
 	})
 }
 
@@ -410,8 +409,8 @@ func TestACompletionByTheContextOfATransaction(t *testing.T) {
 	t.Parallel()
 	db := stdlib.OpenDBFromPool(pgtest.Pool(t))
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	store := must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil))
-	q := must.New(queue.New(store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.NewSQL(db, nil)), nil))
+	q := testkit.Must(queue.New(store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
 	at := insert(t, q, Send{To: "ann"}, nil)
 	jobs, err := q.Receive(t.Context(), 1, nil)
 	require.NoError(t, err)
@@ -441,7 +440,7 @@ func name(t *testing.T) string {
 func TestAWriterInsertsAndDoesNotWork(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.PoolAs(t, "dibs_writer")
-	q := must.New(queue.New(must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
+	q := testkit.Must(queue.New(testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
 	_, err := q.Insert(t.Context(), Send{To: "ann"}, &queue.InsertOpts{Unique: "ann", UniqueUntil: queue.UntilFinished})
 	require.NoError(t, err)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -453,7 +452,7 @@ func TestAWriterInsertsAndDoesNotWork(t *testing.T) {
 	none := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
 	go func() { ended <- q.Work(t.Context(), none, nil) }()
 
-	err = await.Receive(t, "the end of Work", ended)
+	err = testkit.Receive(t, "the end of Work", ended)
 	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
 	require.ErrorContains(t, err, "grant dibs_worker to the user of this connection")
 	_, err = q.Receive(t.Context(), 1, nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
@@ -38,7 +38,7 @@ func (s *seen) list() []string {
 
 func (s *seen) await(t *testing.T, n int) []string {
 	t.Helper()
-	await.That(t, fmt.Sprintf("%d deliveries", n), func() (bool, any) { all := s.list(); return len(all) >= n, all })
+	testkit.Await(t, fmt.Sprintf("%d deliveries", n), func() (bool, any) { all := s.list(); return len(all) >= n, all })
 	return s.list()
 }
 
@@ -52,7 +52,7 @@ func insert(t *testing.T, q *queue.Queue, body Send, opts *queue.InsertOpts) que
 func awaitState(t *testing.T, q *queue.Queue, at messagestore.GlobalPosition, want queue.State) queue.Item {
 	t.Helper()
 	var item queue.Item
-	await.That(t, fmt.Sprintf("item %d is %s", at, want), func() (bool, any) {
+	testkit.Await(t, fmt.Sprintf("item %d is %s", at, want), func() (bool, any) {
 		var err error
 		item, err = q.Item(context.Background(), at)
 		require.NoError(t, err)
@@ -167,7 +167,7 @@ func TestACompletionBeforeTheHandlersEndStands(t *testing.T) {
 			return errors.New("no space left on device")
 		}, nil)
 		at := insert(t, q, Send{To: "ann"}, nil)
-		require.NoError(t, await.Receive(t, "the completion", completed))
+		require.NoError(t, testkit.Receive(t, "the completion", completed))
 		awaitState(t, q, at.Position, queue.Finished)
 		close(goOn)
 		at = insert(t, q, Send{To: "bob"}, nil)
@@ -210,7 +210,7 @@ func TestReceiveWaitsInLine(t *testing.T) {
 			got <- jobs
 		}()
 		at := insert(t, q, Send{To: "ann"}, nil)
-		jobs = await.Receive(t, "a job", got)
+		jobs = testkit.Receive(t, "a job", got)
 		require.Len(t, jobs, 1)
 		require.NoError(t, jobs[0].Extend(t.Context(), time.Hour))
 		require.NoError(t, jobs[0].Complete(t.Context()))
@@ -248,7 +248,7 @@ func TestAnItemIsNotDeliveredBeforeItsDate(t *testing.T) {
 			early <- at.Before(date)
 			return err
 		}, nil)
-		require.False(t, await.Receive(t, "the delivery", early))
+		require.False(t, testkit.Receive(t, "the delivery", early))
 		awaitState(t, q, soon.Position, queue.Finished)
 		require.Equal(t, queue.Later, awaitState(t, q, far.Position, queue.Later).State)
 		changed, err := q.Cancel(t.Context(), "not needed", far.Position)
@@ -268,7 +268,7 @@ func TestAStopGivesBackWhatIsNotHandled(t *testing.T) {
 			return ctx.Err()
 		}, &queue.WorkConfig{Grace: 2 * time.Second}) // after it a busy machine has as long for the handler to return
 		at := insert(t, q, Send{To: "ann"}, nil)
-		await.Receive(t, "the handler", begun)
+		testkit.Receive(t, "the handler", begun)
 		require.NoError(t, stop())
 		item := awaitState(t, q, at.Position, queue.Later)
 		require.Zero(t, item.Failures)

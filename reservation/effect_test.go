@@ -15,7 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -171,7 +171,7 @@ func TestTheOutcomeOfACopyIsDoneOnceAnEventFollows(t *testing.T) {
 func TestAwaitWaitsUntilTheCommandIsDone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		once := newReserver(t, store, nil)
 		type answer struct {
 			effect reservation.Effect
@@ -231,8 +231,8 @@ func TestInvalidStreamsOfEventsAreRefused(t *testing.T) {
 
 // An HTTP service answers 202 with a Location, and the result there.
 func ExampleReserver_Await() {
-	store := must.New(messagestore.New(memory.New(), nil))
-	once := must.New(reservation.New(store, "accounts", nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	once := testkit.Must(reservation.New(store, "accounts", nil))
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /accounts/{id}/deposits/{key}", func(w http.ResponseWriter, r *http.Request) {
 		deposit := Deposit{r.PathValue("key"), 10}
@@ -259,7 +259,9 @@ func ExampleReserver_Await() {
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error)
-	go func() { stopped <- must.New(consumer.New(store, commands, "accounts", answering(once), nil)).Run(ctx) }()
+	go func() {
+		stopped <- testkit.Must(consumer.New(store, commands, "accounts", answering(once), nil)).Run(ctx)
+	}()
 
 	location := "/accounts/ann+x@y.cz/deposits/AAA"
 	for _, method := range []string{http.MethodPut, http.MethodPut, http.MethodGet} {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -139,7 +139,7 @@ func ExampleCopy() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	once := must.New(reservation.New(store, "accounts", &reservation.Config{
+	once := testkit.Must(reservation.New(store, "accounts", &reservation.Config{
 		OnOutcome: func(_ context.Context, source *messagestore.Message, result reservation.Result) {
 			fmt.Printf("%s: %s, by %s\n", source, result.Outcome, result.Winner)
 		},
@@ -154,7 +154,7 @@ func ExampleCopy() {
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 	// A service runs both consumers with Run, each in a goroutine.
 	for _, category := range []messagestore.Category{once.Category(commands), commands, once.Category(commands)} {
-		check(must.New(consumer.New(store, category, "accounts", mux, nil)).CatchUp(ctx))
+		check(testkit.Must(consumer.New(store, category, "accounts", mux, nil)).CatchUp(ctx))
 	}
 	// Output:
 	// Deposit account:command-123@0: reserved, by Deposit account:command+reservation+accounts-123+AAA@0

@@ -17,10 +17,9 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -58,8 +57,8 @@ func keptByPostgreSQL(t *testing.T) *keeper {
 	pool, schema := pgtest.Schema(t)
 	config := &postgres.Config{Schema: schema}
 	return &keeper{
-		Store: must.New(messagestore.New(must.New(postgres.New(pool, config)), nil)),
-		admin: must.New(admin.New(pool, config)),
+		Store: testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, config)), nil)),
+		admin: testkit.Must(admin.New(pool, config)),
 		age: func(t *testing.T, by time.Duration) {
 			t.Helper()
 			require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -78,7 +77,7 @@ func keptBySQLite(t *testing.T) *keeper {
 	file := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	db, err := sql.Open("sqlite", file)
 	require.NoError(t, err)
@@ -121,7 +120,7 @@ func (k *keeper) copying(t *testing.T) *handler.Mux {
 // handle has a consumer of the category pass all of its messages.
 func (k *keeper) handle(t *testing.T, category messagestore.Category, mux *handler.Mux) {
 	t.Helper()
-	require.NoError(t, must.New(consumer.New(k.Store, category, "accounts", mux, &consumer.Config{Concurrency: 1, Logger: logger.Silent()})).CatchUp(t.Context()))
+	require.NoError(t, testkit.Must(consumer.New(k.Store, category, "accounts", mux, &consumer.Config{Concurrency: 1, Logger: logger.Silent()})).CatchUp(t.Context()))
 }
 
 func (k *keeper) forget(t *testing.T) (keys int64) {
@@ -229,7 +228,7 @@ func TestACopyThatWasNotDeliveredIsNotForgotten(t *testing.T) {
 		require.Zero(t, k.forget(t), "nobody has delivered a copy")
 
 		failing := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("boom") })
-		require.Error(t, must.New(consumer.New(k.Store, reservedAt, "accounts", failing, &consumer.Config{
+		require.Error(t, testkit.Must(consumer.New(k.Store, reservedAt, "accounts", failing, &consumer.Config{
 			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}},
 		})).CatchUp(t.Context()))
 		require.Zero(t, k.forget(t), "nor has the consumer of the copies passed it")
@@ -262,7 +261,7 @@ func TestAReservationWhoseCommandIsParkedIsNotForgotten(t *testing.T) {
 				}
 				return nil
 			})
-			require.NoError(t, must.New(consumer.New(k.Store, category, "parking", parks, &consumer.Config{Logger: logger.Silent(), Start: consumer.FromStart()})).CatchUp(t.Context()))
+			require.NoError(t, testkit.Must(consumer.New(k.Store, category, "parking", parks, &consumer.Config{Logger: logger.Silent(), Start: consumer.FromStart()})).CatchUp(t.Context()))
 			require.Len(t, parkedOf(t, k.Store, category, "parking"), 1)
 		}
 		k.age(t, 10*keyLife)
@@ -271,7 +270,7 @@ func TestAReservationWhoseCommandIsParkedIsNotForgotten(t *testing.T) {
 		require.True(t, k.isTaken(t, command, "AAA"))
 		require.True(t, k.isTaken(t, other, "AAA"))
 		for _, m := range []*messagestore.Message{copied.Winner, sources[other]} {
-			_, err = must.New(operate.Consumer(k.Store, m.Stream.Category(), "parking").Parked()).Drop(t.Context(), "void", m.GlobalPosition)
+			_, err = testkit.Must(operate.Consumer(k.Store, m.Stream.Category(), "parking").Parked()).Drop(t.Context(), "void", m.GlobalPosition)
 			require.NoError(t, err)
 		}
 		require.Equal(t, int64(2), k.forget(t))
@@ -412,7 +411,7 @@ func TestALifeWaitsForKeysOnTheirWay(t *testing.T) {
 			place := commands.WithType("reservation").WithType(name) // one hash for all schemas, and one for each sub-test
 			pool, schema := pgtest.Schema(t)
 			config := &postgres.Config{Schema: schema}
-			store := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil))
+			store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, config)), nil))
 			first, m := send(t, store, command, Deposit{"AAA", 1}), send(t, store, command, Deposit{"BBB", 1})
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
@@ -421,7 +420,7 @@ func TestALifeWaitsForKeysOnTheirWay(t *testing.T) {
 				_, err = tx.Exec(t.Context(), fmt.Sprintf("select from %s.append_shared($1, -1, gen_random_uuid(), 'Deposit', '{}', null)", schema),
 					place.Stream("123").With("AAA"))
 			} else {
-				_, err = named(t, must.New(messagestore.New(must.New(postgres.New(tx, config)), nil)), name, nil).Reserve(t.Context(), first, "AAA")
+				_, err = named(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, config)), nil)), name, nil).Reserve(t.Context(), first, "AAA")
 			}
 			require.NoError(t, err)
 
@@ -431,7 +430,7 @@ func TestALifeWaitsForKeysOnTheirWay(t *testing.T) {
 				_, err := late.Reserve(t.Context(), m, "BBB")
 				refused <- err
 			}()
-			await.True(t, "the declaration waits", func() bool {
+			testkit.AwaitTrue(t, "the declaration waits", func() bool {
 				var waits bool
 				require.NoError(t, pool.QueryRow(t.Context(), fmt.Sprintf(
 					"select exists (select from pg_locks where classid = 1684628083 and objid::bigint = %s.lock_key($1)::bigint & 4294967295 and not granted)", schema,

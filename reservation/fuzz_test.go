@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -21,7 +21,7 @@ func FuzzAPartStandsForOneKeyOrNone(f *testing.F) {
 	for _, part := range []string{"AAA", "", "%", "%2", "%2b", "%2B", "%41", "%FF", "%00", "%20", "a%20b", "a+b", "a b", "é", "%C3%A9", "%sha256:00", "%E2%80%AE", "a-b:c", strings.Repeat("k", 214), strings.Repeat("k", 215), "%ED%A0%80"} {
 		f.Add(part)
 	}
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, part string) {
@@ -52,7 +52,7 @@ func FuzzContentsHaveOneKeyIfTheyAreEqual(f *testing.F) {
 	} {
 		f.Add(pair[0], pair[1])
 	}
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add(data, data+" ")
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
@@ -76,7 +76,7 @@ func FuzzADerivedIDIsOneOfVersion7(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"), "deposited", "sent", int64(1_700_000_000_000))
 	f.Add([]byte{}, "", "\x00", int64(-1))
 	f.Add(make([]byte, 16), "\xff", "\xfe", int64(1)<<62)
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add([]byte(name), name, "x", int64(0))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, name, other string, ms int64) {

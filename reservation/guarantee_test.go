@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -39,7 +39,7 @@ func onEachDriver(t *testing.T, test func(t *testing.T, driver messagestore.Driv
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		pool, schema := pgtest.Schema(t)
-		test(t, must.New(postgres.New(pool, &postgres.Config{Schema: schema})))
+		test(t, testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema})))
 	})
 }
 
@@ -52,7 +52,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		const keys, sources, workers = 4, 4, 3
 		var random sync.Mutex
 		chance := rand.New(rand.NewPCG(1, 2))
-		plain := must.New(messagestore.New(driver, nil))
+		plain := testkit.Must(messagestore.New(driver, nil))
 		broken := newFaulty(&faulty{
 			Driver: driver,
 			next: func() fault {
@@ -84,7 +84,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 				source := send(t, plain, commands.Stream("123"), Deposit{name, 10})
 				for range workers {
 					group.Go(func() {
-						r := must.New(reservation.New(broken, "accounts", nil))
+						r := testkit.Must(reservation.New(broken, "accounts", nil))
 						for range 6 { // then it crashes
 							result, err := r.Reserve(context.Background(), source, name)
 							if err != nil {
@@ -165,7 +165,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 				const keys, issues, accounts, deliverers = 6, 3, 2, 3
 				var random sync.Mutex
 				chance := rand.New(rand.NewPCG(3, 4))
-				plain := must.New(messagestore.New(driver, nil))
+				plain := testkit.Must(messagestore.New(driver, nil))
 				broken := newFaulty(&faulty{Driver: driver, next: func() fault {
 					random.Lock()
 					defer random.Unlock()
@@ -229,7 +229,7 @@ func deliverAll(store *messagestore.Store, mux *handler.Mux, category messagesto
 func TestOfTwoDifferentCommandsWithOneKeyNoneIsLost(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, driver messagestore.Driver) {
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		var mu sync.Mutex
 		var handled, reused []int
 		mux := handler.New()

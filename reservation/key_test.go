@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -122,7 +122,7 @@ func FuzzDifferentKeysHaveDifferentStreams(f *testing.F) {
 	f.Add("a+b", "a%2Bb")
 	f.Add(" a", "a")
 	f.Add("%sha256:", strings.Repeat("k", 300))
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name, "cat-e\u0301")
 	}
 	f.Fuzz(func(t *testing.T, a, b string) { differ(t, r, a, b) })

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const command = messagestore.StreamName("account:command-123")
 
-func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
+func newStore() *messagestore.Store { return testkit.Must(messagestore.New(memory.New(), nil)) }
 
 func newReserver(t testing.TB, store reservation.Store, config *reservation.Config) *reservation.Reserver {
 	t.Helper()
@@ -86,10 +86,10 @@ func place(source messagestore.StreamName, reserver string) messagestore.StreamN
 // catchUp has a new consumer handle all of the account's commands, and another one their copies.
 func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *consumer.Config) error {
 	t.Helper()
-	if err := must.New(consumer.New(store, commands, "accounts", mux, config)).CatchUp(t.Context()); err != nil {
+	if err := testkit.Must(consumer.New(store, commands, "accounts", mux, config)).CatchUp(t.Context()); err != nil {
 		return err
 	}
-	return must.New(consumer.New(store, place(command, "accounts").Category(), "accounts", mux, config)).CatchUp(t.Context())
+	return testkit.Must(consumer.New(store, place(command, "accounts").Category(), "accounts", mux, config)).CatchUp(t.Context())
 }
 
 // outcomes collects the outcomes that OnOutcome is called with.
@@ -195,7 +195,7 @@ func (f *faulty) TryAppend(ctx context.Context, appends []messagestore.Append) (
 	return written, met, nil
 }
 
-func newFaulty(f *faulty) *messagestore.Store { return must.New(messagestore.New(f, nil)) }
+func newFaulty(f *faulty) *messagestore.Store { return testkit.Must(messagestore.New(f, nil)) }
 
 func (f *faulty) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	if f.reads != nil {

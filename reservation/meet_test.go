@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -49,7 +49,7 @@ func (d *counted) during(f func()) int {
 func TestAWinnerIsLearntInTheRoundTripOfTheWrite(t *testing.T) {
 	t.Parallel()
 	d := &counted{Driver: memory.New()}
-	store := must.New(messagestore.New(d, nil))
+	store := testkit.Must(messagestore.New(d, nil))
 	r := newReserver(t, store, nil)
 	first, again, other := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 11})
 	for _, test := range []struct {
@@ -84,7 +84,7 @@ func TestTheLoserOfARaceLearnsItsWinnerInTheRoundTripOfItsWrite(t *testing.T) {
 	t.Parallel()
 	var told outcomes
 	d := &counted{Driver: memory.New()}
-	store := must.New(messagestore.New(d, nil))
+	store := testkit.Must(messagestore.New(d, nil))
 	first, again := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
 	inDecide := 0
 	mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, func(ctx context.Context, m handler.Message[Deposit]) (writes []messagestore.StreamWrite, err error) {
@@ -127,7 +127,7 @@ func TestAWinnerHasTheTimeOfItsMessage(t *testing.T) {
 		t.Parallel()
 		driver := memory.New()
 		var told []reservation.Result
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		config := &reservation.Config{OnOutcome: func(_ context.Context, _ *messagestore.Message, result reservation.Result) {
 			told = append(told, result)
 		}}

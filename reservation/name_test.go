@@ -11,7 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -51,7 +51,7 @@ func (p party) mux(t testing.TB, store *messagestore.Store) *handler.Mux {
 func (p party) catchUp(t testing.TB, store *messagestore.Store) {
 	t.Helper()
 	for _, category := range []messagestore.Category{commands, place(command, p.reserver).Category()} {
-		c := must.New(consumer.New(store, category, p.name, p.mux(t, store), nil))
+		c := testkit.Must(consumer.New(store, category, p.name, p.mux(t, store), nil))
 		require.NoError(t, c.CatchUp(t.Context()))
 		require.Zero(t, c.Stats().Parked)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -56,7 +56,7 @@ func TestAStreamThatBeginsWithNoReservationIsNeitherWonNorADuplicate(t *testing.
 		t.Parallel()
 		driver := memory.New()
 		var told outcomes
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 		squatted := place(command, "accounts").With("AAA")
 		for _, first := range []messagestore.Body{
@@ -96,7 +96,7 @@ func TestAConsumerParksACommandWhosePlaceIsTaken(t *testing.T) {
 	store := newStore()
 	send(t, store, place(command, "accounts").With("AAA"), Deposit{"BBB", 10})
 	send(t, store, command, Deposit{"AAA", 10})
-	c := must.New(consumer.New(store, commands, "accounts", inlining(t, store, nil, depositing(store)), nil))
+	c := testkit.Must(consumer.New(store, commands, "accounts", inlining(t, store, nil, depositing(store)), nil))
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
@@ -121,7 +121,7 @@ func TestReserveFeedsNotOnItself(t *testing.T) {
 	}
 	for range 2 {
 		for _, reserver := range []string{"accounts", "receipts"} {
-			c := must.New(consumer.New(store, commands, reserver, obvious(named(t, store, reserver, nil)), nil))
+			c := testkit.Must(consumer.New(store, commands, reserver, obvious(named(t, store, reserver, nil)), nil))
 			require.NoError(t, c.CatchUp(t.Context()))
 			require.Zero(t, c.Stats().Parked)
 			require.Zero(t, c.Stats().Skipped)
@@ -155,7 +155,7 @@ func TestReserveTellsARedelivery(t *testing.T) {
 		t.Parallel()
 		driver := memory.New()
 		var told outcomes
-		store := must.New(messagestore.New(driver, nil))
+		store := testkit.Must(messagestore.New(driver, nil))
 		r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 		first, second := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
 		want := []reservation.Outcome{reservation.Reserved, reservation.Redelivered, reservation.Duplicate, reservation.Redelivered}
@@ -175,7 +175,7 @@ func TestReserveTellsARedelivery(t *testing.T) {
 func TestALostAnswerIsNotToldAsARedelivery(t *testing.T) {
 	t.Parallel()
 	driver := &losing{Driver: memory.New()}
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	source := send(t, store, command, Deposit{"AAA", 10})
 	driver.lose = true
 
@@ -232,7 +232,7 @@ func TestOneReserverServesOneConsumer(t *testing.T) {
 				run := func(name string) error {
 					mux := handler.New()
 					register(mux, once, store)
-					return must.New(consumer.New(store, commands, name, mux, &consumer.Config{
+					return testkit.Must(consumer.New(store, commands, name, mux, &consumer.Config{
 						Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}},
 					})).CatchUp(t.Context())
 				}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -397,15 +397,15 @@ func (d blind) TryAppend(ctx context.Context, appends []messagestore.Append) ([]
 func TestAWinnerThatCannotBeSeenIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	d := memory.New()
-	store := must.New(messagestore.New(d, nil))
+	store := testkit.Must(messagestore.New(d, nil))
 	source := send(t, store, command, Deposit{"AAA", 10})
 	send(t, store, place(command, "accounts").With("AAA"), Deposit{"AAA", 10})
 
-	_, err := newReserver(t, must.New(messagestore.New(blind{d, nil}, nil)), nil).Reserve(t.Context(), source, "AAA")
+	_, err := newReserver(t, testkit.Must(messagestore.New(blind{d, nil}, nil)), nil).Reserve(t.Context(), source, "AAA")
 	require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	met := &messagestore.Conflict{Last: []*messagestore.Message{nil}}
-	_, err = newReserver(t, must.New(messagestore.New(blind{d, met}, nil)), nil).Reserve(t.Context(), source, "AAA")
+	_, err = newReserver(t, testkit.Must(messagestore.New(blind{d, met}, nil)), nil).Reserve(t.Context(), source, "AAA")
 	require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
 }
 

@@ -17,8 +17,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
@@ -56,7 +55,7 @@ func muxOf(f handler.Handler[Deposit]) *handler.Mux {
 // catchUpAs is a process that runs a consumer of the commands.
 func catchUpAs(t *testing.T, store consumer.Store, name string, h consumer.Handler) (*consumer.Consumer, error) {
 	t.Helper()
-	c := must.New(consumer.New(store, commands, name, h, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}}))
+	c := testkit.Must(consumer.New(store, commands, name, h, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}}))
 	return c, c.CatchUp(t.Context())
 }
 
@@ -132,7 +131,7 @@ func TestAReserverOverAnotherStoreIsRefusedWhenTheConsumerStarts(t *testing.T) {
 				requireRefused := func(c *consumer.Consumer) {
 					t.Helper()
 					before := time.Now()
-					ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+					ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 					defer cancel()
 					err := c.Run(ctx)
 					require.ErrorContains(t, err, "it is another store than that of consumer accounts")
@@ -142,15 +141,15 @@ func TestAReserverOverAnotherStoreIsRefusedWhenTheConsumerStarts(t *testing.T) {
 				}
 				config := &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}}
 
-				requireRefused(must.New(consumer.New(store, commands, "accounts", mux, config)))
-				requireRefused(must.New(consumer.New(store, commands, "accounts", around, config)))
+				requireRefused(testkit.Must(consumer.New(store, commands, "accounts", mux, config)))
+				requireRefused(testkit.Must(consumer.New(store, commands, "accounts", around, config)))
 				positions, err := operate.Consumers(t.Context(), store, commands)
 				require.NoError(t, err)
 				require.Len(t, positions, 1)
 				require.Empty(t, positions[0].Replicas, "it has left its group")
 
 				send(t, store, command, Deposit{"AAA", 10})
-				c := must.New(consumer.New(store, commands, "accounts", wrapped(mux), config))
+				c := testkit.Must(consumer.New(store, commands, "accounts", wrapped(mux), config))
 				requireRefused(c)
 				require.EqualValues(t, 1, c.Stats().Failed)
 				require.Zero(t, c.Stats().Parked)
@@ -210,11 +209,11 @@ func TestACategoryOfCopiesThatNoConsumerReadsIsNamedOnce(t *testing.T) {
 			once := newReserver(t, store, &reservation.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))})
 			mux := muxOf(forms[test.form](once, func() {}))
 			if test.read {
-				c := must.New(consumer.New(store, once.Category(commands), "accounts", mux, &consumer.Config{Logger: logger.Silent()}))
+				c := testkit.Must(consumer.New(store, once.Category(commands), "accounts", mux, &consumer.Config{Logger: logger.Silent()}))
 				require.NoError(t, c.CatchUp(t.Context()))
 			}
 
-			c := must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Silent()}))
+			c := testkit.Must(consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Silent()}))
 			require.NoError(t, c.CatchUp(t.Context()))
 
 			require.Equal(t, test.want, log.count("no consumer has read the category of the copies yet"))
@@ -248,7 +247,7 @@ func TestAPanicIsNoDispositionInAnyForm(t *testing.T) {
 			})
 		},
 		"intent.Do": func(_ *testing.T, store *messagestore.Store, _ *reservation.Reserver) handler.Handler[Deposit] {
-			m := must.New(intent.New(store, "account:intent", &intent.Config{Logger: logger.Silent()}))
+			m := testkit.Must(intent.New(store, "account:intent", &intent.Config{Logger: logger.Silent()}))
 			return handler.NewHandler(func(ctx context.Context, d handler.Message[Deposit]) error {
 				_, _, err := intent.Do(ctx, m, intent.Request{Key: d.Body.DepositID, Content: d.Body}, func(context.Context, *intent.Lease) (int, error) {
 					no()
@@ -265,7 +264,7 @@ func TestAPanicIsNoDispositionInAnyForm(t *testing.T) {
 			mux, category := muxOf(of(t, k.Store, r)), commands
 			send(t, k.Store, command, Deposit{"AAA", 10})
 			run := func(category messagestore.Category) consumer.Stats {
-				c := must.New(consumer.New(k.Store, category, "accounts", mux, &consumer.Config{
+				c := testkit.Must(consumer.New(k.Store, category, "accounts", mux, &consumer.Config{
 					Start: consumer.FromStart(), Logger: logger.Silent(),
 					Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 				}))
@@ -293,7 +292,7 @@ func TestAPanicIsNoDispositionInAnyForm(t *testing.T) {
 // parkedOf returns what a consumer has parked.
 func parkedOf(t *testing.T, store *messagestore.Store, category messagestore.Category, name string) []queue.Item {
 	t.Helper()
-	parked, err := must.New(operate.Consumer(store, category, name).Parked()).Items(t.Context(), queue.Dead, 0, 1000)
+	parked, err := testkit.Must(operate.Consumer(store, category, name).Parked()).Items(t.Context(), queue.Dead, 0, 1000)
 	require.NoError(t, err)
 	return parked
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -110,7 +110,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				t.Parallel()
 				var told outcomes
 				pool := pgtest.Pool(t)
-				store, adm := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil))
+				store, adm := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), testkit.Must(admin.New(pool, nil))
 				category := storetest.Category(t)
 				source, stream := category.Stream("123"), reserve.stream(category)
 				mux := reserve.mux(t, store, &told, category)
@@ -149,7 +149,7 @@ func TestADeletedReservationIsLookedUp(t *testing.T) {
 	t.Parallel()
 	for _, erase := range []bool{false, true} {
 		pool := pgtest.Pool(t)
-		store, adm := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil))
+		store, adm := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), testkit.Must(admin.New(pool, nil))
 		source := storetest.Category(t).Stream("123")
 		r := newReserver(t, store, nil)
 		first := send(t, store, source, Deposit{"AAA", 10})
@@ -174,7 +174,7 @@ func TestADeletedStreamThatMayHaveBeenNoReservationIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	for _, erase := range []bool{false, true} {
 		pool := pgtest.Pool(t)
-		store, adm := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil))
+		store, adm := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), testkit.Must(admin.New(pool, nil))
 		source := storetest.Category(t).Stream("123")
 		send(t, store, place(source, "accounts").With("AAA"), Deposit{"AAA", 10})
 		deleting(erase)(t, store, adm, place(source, "accounts").With("AAA"))

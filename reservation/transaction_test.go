@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -44,14 +44,14 @@ func onPostgreSQL(t *testing.T) ledger {
 	_, err := pool.Exec(t.Context(), "create table "+schema+".deposits (key text, amount int)")
 	require.NoError(t, err)
 	return ledger{
-		store: must.New(messagestore.New(must.New(postgres.New(pool, config)), nil)),
+		store: testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, config)), nil)),
 		count: func() (n int) {
 			require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from "+schema+".deposits").Scan(&n))
 			return n
 		},
 		within: func(f func(store *messagestore.Store, insert func() error) error) error {
 			return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-				return f(must.New(messagestore.New(must.New(postgres.New(tx, config)), nil)), func() error {
+				return f(testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, config)), nil)), func() error {
 					_, err := tx.Exec(t.Context(), "insert into "+schema+".deposits values ('AAA', 10)")
 					return err
 				})
@@ -65,7 +65,7 @@ func onSQLite(t *testing.T) ledger {
 	file := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(600000)")
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func onSQLite(t *testing.T) ledger {
 		within: func(f func(store *messagestore.Store, insert func() error) error) error {
 			tx, err := db.BeginTx(t.Context(), nil)
 			require.NoError(t, err)
-			err = f(must.New(messagestore.New(must.New(sqlite.New(tx)), nil)), func() error {
+			err = f(testkit.Must(messagestore.New(testkit.Must(sqlite.New(tx)), nil)), func() error {
 				_, err := tx.ExecContext(t.Context(), "insert into deposits values ('AAA', 10)")
 				return err
 			})
@@ -101,7 +101,7 @@ func TestAnEffectInTheCallersTransactionHappensOnce(t *testing.T) {
 	eachLedger(t, func(t *testing.T, l ledger) {
 		handle := func(m *messagestore.Message, fails error) (outcome reservation.Outcome, err error) {
 			err = l.within(func(store *messagestore.Store, insert func() error) error {
-				result, err := must.New(reservation.New(store, "accounts", nil)).Reserve(t.Context(), m, "AAA")
+				result, err := testkit.Must(reservation.New(store, "accounts", nil)).Reserve(t.Context(), m, "AAA")
 				if outcome = result.Outcome; err != nil || outcome != reservation.Reserved {
 					return err
 				}
@@ -144,7 +144,7 @@ func TestASecondReservationInOneTransactionIsARedelivery(t *testing.T) {
 		first, again := send(t, l.store, command, Deposit{"AAA", 10}), send(t, l.store, command, Deposit{"AAA", 10})
 
 		require.NoError(t, l.within(func(store *messagestore.Store, insert func() error) error {
-			once := must.New(reservation.New(store, "accounts", nil))
+			once := testkit.Must(reservation.New(store, "accounts", nil))
 			for _, step := range []struct {
 				m    *messagestore.Message
 				want reservation.Outcome
@@ -167,7 +167,7 @@ func TestAWinnerOutsideOfTheSnapshotIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
 	config := &postgres.Config{Schema: schema}
-	store := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, config)), nil))
 	first, again := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
 	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)
@@ -177,7 +177,7 @@ func TestAWinnerOutsideOfTheSnapshotIsNoAnswer(t *testing.T) {
 	_, err = newReserver(t, store, nil).Reserve(t.Context(), first, "AAA")
 	require.NoError(t, err)
 
-	_, err = newReserver(t, must.New(messagestore.New(must.New(postgres.New(tx, config)), nil)), nil).Reserve(t.Context(), again, "AAA")
+	_, err = newReserver(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, config)), nil)), nil).Reserve(t.Context(), again, "AAA")
 
 	require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
 }

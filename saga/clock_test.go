@@ -10,8 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/saga"
@@ -73,7 +72,7 @@ func TestAClockThatWasAheadHoldsUpNoSaga(t *testing.T) {
 	t.Parallel()
 	year2099 := 73 * 365 * 24 * time.Hour
 	jumps := []struct{ wrong, right time.Duration }{{time.Hour, 0}, {0, -time.Hour}, {time.Minute, 0}, {24 * time.Hour, 0}, {year2099, 0}}
-	if !tier.Long() {
+	if !testkit.Long() {
 		jumps = jumps[:2]
 	}
 	for _, jump := range jumps {
@@ -85,7 +84,7 @@ func TestAClockThatWasAheadHoldsUpNoSaga(t *testing.T) {
 						var ahead atomic.Int64
 						ahead.Store(int64(jump.wrong))
 						clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-						store, w := must.New(messagestore.New(memory.NewWithClock(clock), nil)), newWorld()
+						store, w := testkit.Must(messagestore.New(memory.NewWithClock(clock), nil)), newWorld()
 						s := of.make(t, store, w)
 						stop := running(t, s)
 						began := time.Now()
@@ -116,7 +115,7 @@ func TestAClockThatWasAheadHoldsUpNoSaga(t *testing.T) {
 							require.GreaterOrEqual(t, took, night)
 						}
 						require.Less(t, took, night+5*time.Second)
-						verified, err := must.New(saga.NewOperatorOver(store, "booking:saga", "ann")).Verify(context.Background(), nil)
+						verified, err := testkit.Must(saga.NewOperatorOver(store, "booking:saga", "ann")).Verify(context.Background(), nil)
 						require.NoError(t, err)
 						require.Empty(t, verified.Violations)
 					})
@@ -144,8 +143,8 @@ func TestAStoreThatIsSlowHadNoClockThatWasAhead(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				driver := memory.New()
-				store, w := must.New(messagestore.New(driver, nil)), newWorld()
-				s := of.make(t, must.New(messagestore.New(lateDriver{driver}, nil)), w)
+				store, w := testkit.Must(messagestore.New(driver, nil)), newWorld()
+				s := of.make(t, testkit.Must(messagestore.New(lateDriver{driver}, nil)), w)
 				defer running(t, s)()
 				begin(t, s, "7", trip{"LIS"})
 				time.Sleep(3 * time.Second)

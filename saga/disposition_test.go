@@ -12,7 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -163,7 +163,7 @@ func TestDispositions(t *testing.T) {
 						_, err := store.WriteStreams(ctx, s.Reply("7", "car", ticket{"red"}))
 						return err
 					}
-					cars := must.New(consumer.New(store, "car:command", "cars", handler.HandlerFunc(answer), &consumer.Config{Logger: silent, Start: consumer.FromStart()}))
+					cars := testkit.Must(consumer.New(store, "car:command", "cars", handler.HandlerFunc(answer), &consumer.Config{Logger: silent, Start: consumer.FromStart()}))
 					t.Cleanup(running(t, cars))
 				}
 				return s
@@ -286,7 +286,7 @@ func TestDispositionsOfAnAnswer(t *testing.T) {
 						return rented{m.Body.City}, nil
 					}))
 					config := &consumer.Config{Logger: silent, Start: consumer.FromStart(), Correlation: s.Category(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}}
-					answers := must.New(consumer.New(store, "car:command", "answers", mux, config))
+					answers := testkit.Must(consumer.New(store, "car:command", "answers", mux, config))
 					defer running(t, answers)()
 
 					begin(t, s, "7", trip{"LIS"})

@@ -17,9 +17,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -219,7 +218,7 @@ func TestASagaThatMeetsAnOutageAloneIsSuspended(t *testing.T) {
 	_, err = s.Resume(t.Context(), "7", "mended")
 	require.NoError(t, err)
 	defer running(t, s)()
-	await.Equal(t, "the state of the saga", saga.StateCompleted, func() saga.State { return must.New(s.Status(t.Context(), "7")).State })
+	testkit.AwaitEqual(t, "the state of the saga", saga.StateCompleted, func() saga.State { return testkit.Must(s.Status(t.Context(), "7")).State })
 }
 
 // A transaction that waits for its connection for longer than the step's time is no attempt: nothing was called.
@@ -342,7 +341,7 @@ func TestTimesAreOfTheStoresClock(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					clock := func() time.Time { return time.Now().Add(ahead) }
-					store, w := must.New(messagestore.New(memory.NewWithClock(clock), nil)), newWorld()
+					store, w := testkit.Must(messagestore.New(memory.NewWithClock(clock), nil)), newWorld()
 					w.fails("book flight", 1, errDown)
 					flight := w.step("flight", nil)
 					var woke, slept atomic.Int64
@@ -404,16 +403,16 @@ func TestNothingOfAnOpenSagaIsTrimmed(t *testing.T) {
 	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	store, w := must.New(messagestore.New(driver, nil)), newWorld()
+	store, w := testkit.Must(messagestore.New(driver, nil)), newWorld()
 	s := withCar(t, store, w, nil)
 	stop := running(t, s)
 	defer func() { stop() }()
 	begin(t, s, "7", trip{"LIS"})
 	begin(t, s, "8", trip{"OPO"})
-	await.Equal(t, "the command", 1, func() int { return len(commands(t, store, "LIS")) })
+	testkit.AwaitEqual(t, "the command", 1, func() int { return len(commands(t, store, "LIS")) })
 	write(t, store, s.Reply("8", "car", rented{"a car"}))
 	require.Equal(t, saga.StateCompleted, waitInTime(t, s, "8").State)
-	await.Equal(t, "open sagas that wait, and turns", [2]int64{1, 0}, func() [2]int64 { // the turn of one that ends is reported behind its end
+	testkit.AwaitEqual(t, "open sagas that wait, and turns", [2]int64{1, 0}, func() [2]int64 { // the turn of one that ends is reported behind its end
 		is := standing(t, store)
 		return [2]int64{is.Later, is.Out}
 	})
@@ -467,7 +466,7 @@ func refusedAndAskedAgain(t *testing.T, early bool) {
 	require.NoError(t, err)
 	require.Equal(t, saga.StateRunning, status.State)
 	require.Len(t, commands(t, store, "LIS"), 2)
-	again := must.New(store.Last(t.Context(), "car:command-LIS"))
+	again := testkit.Must(store.Last(t.Context(), "car:command-LIS"))
 	require.Equal(t, "2", again.Metadata.Properties.Get("sagaAttempt"))
 	write(t, store, messagestore.To("booking:saga-7", messagestore.StreamExists, event.Replied{Step: "car", Attempt: 1, Output: []byte(`{"car":"late"}`)}))
 	time.Sleep(time.Second)
@@ -546,7 +545,7 @@ func TestAStepIsDoneForEachKey(t *testing.T) {
 				return rented{m.Metadata.Properties.Get("sagaStep")}, nil
 			}))
 			handler.On(answers, func(context.Context, handler.Message[giveBack]) error { return nil })
-			defer running(t, must.New(consumer.New(store, "car:command", "cars", answers, &consumer.Config{Logger: silent, Start: consumer.FromStart()})))()
+			defer running(t, testkit.Must(consumer.New(store, "car:command", "cars", answers, &consumer.Config{Logger: silent, Start: consumer.FromStart()})))()
 			begin(t, s, "7", trip{"LIS"})
 			status := waitFor(t, s, "7")
 			if !full {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -343,5 +343,5 @@ func (k *kinds) steps(kind string) saga.Steps {
 
 func awaitEvents(t *testing.T, store saga.Store, id string, n int) {
 	t.Helper()
-	await.That(t, "events of the saga", func() (bool, any) { all := events(t, store, id); return len(all) >= n, all })
+	testkit.Await(t, "events of the saga", func() (bool, any) { all := events(t, store, id); return len(all) >= n, all })
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/saga"
@@ -396,7 +396,7 @@ func TestAnAnswerMakesAReplyOfAnEvent(t *testing.T) {
 			_, err := store.Write(ctx, messagestore.Category("car").Stream(m.Body.City), messagestore.AnyVersion, messagestore.Follow(m.Message, rented{"a red one"}))
 			return err
 		})
-		cars := must.New(consumer.New(store, "car:command", "cars", mux, &consumer.Config{Logger: silent, Start: consumer.FromStart()}))
+		cars := testkit.Must(consumer.New(store, "car:command", "cars", mux, &consumer.Config{Logger: silent, Start: consumer.FromStart()}))
 		defer running(t, cars)()
 		answers := handler.New()
 		handler.Register(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rented]) (rented, error) {
@@ -405,7 +405,7 @@ func TestAnAnswerMakesAReplyOfAnEvent(t *testing.T) {
 			}
 			return m.Body, nil
 		}))
-		reader := must.New(consumer.New(store, "car", "answers", answers, &consumer.Config{Logger: silent, Start: consumer.FromStart(), Correlation: s.Category()}))
+		reader := testkit.Must(consumer.New(store, "car", "answers", answers, &consumer.Config{Logger: silent, Start: consumer.FromStart(), Correlation: s.Category()}))
 		defer running(t, reader)()
 
 		begin(t, s, "7", trip{"LIS"})

@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/saga"
@@ -286,7 +286,7 @@ type slowDriver struct {
 
 func newSlow() *slow {
 	d := memory.New()
-	s := &slow{Store: must.New(messagestore.New(d, nil))}
+	s := &slow{Store: testkit.Must(messagestore.New(d, nil))}
 	s.driver = &slowDriver{d, s}
 	return s
 }

@@ -15,10 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 )
@@ -75,9 +74,9 @@ func killersChild(url string) error {
 func TestSagasCompleteBesideOneWhoseStepKillsTheirProcess(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
-	store := must.New(dibs.Open(t.Context(), url, nil))
+	store := testkit.Must(dibs.Open(t.Context(), url, nil))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	s := must.New(killers(store))
+	s := testkit.Must(killers(store))
 	const sagas, killer = 16, 5
 	for i := range sagas {
 		input := "neighbour"
@@ -86,7 +85,7 @@ func TestSagasCompleteBesideOneWhoseStepKillsTheirProcess(t *testing.T) {
 		}
 		begin(t, s, strconv.Itoa(i), input)
 	}
-	driver := must.New(store.Driver()).(queuing.Driver) //nolint:errcheck // it keeps queues, as [saga.New] found out
+	driver := testkit.Must(store.Driver()).(queuing.Driver) //nolint:errcheck // it keeps queues, as [saga.New] found out
 	status := func() (all queuing.Status) {
 		queues, err := driver.Queues(t.Context())
 		require.NoError(t, err)
@@ -124,7 +123,7 @@ func TestSagasCompleteBesideOneWhoseStepKillsTheirProcess(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
-	await.That(t, "the others are complete, and it killed four", func() (bool, any) {
+	testkit.Await(t, "the others are complete, and it killed four", func() (bool, any) {
 		now := status()
 		return now.Finished == sagas-1 && len(killed) >= 4, fmt.Sprintf("%+v, %d killed", now, len(killed))
 	})

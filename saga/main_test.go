@@ -17,8 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -135,7 +134,7 @@ func (w *world) step(name string, config *saga.StepConfig) *saga.Step[trip, tick
 
 var silent = logger.Silent()
 
-func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
+func newStore() *messagestore.Store { return testkit.Must(messagestore.New(memory.New(), nil)) }
 
 type runner interface {
 	Run(ctx context.Context) error
@@ -149,7 +148,7 @@ func running(t testing.TB, s runner) (stop func()) {
 	go func() { ended <- s.Run(ctx) }()
 	return sync.OnceFunc(func() {
 		cancel()
-		if err := await.Receive(t, "the end of a run", ended); err != nil {
+		if err := testkit.Receive(t, "the end of a run", ended); err != nil {
 			t.Error(err)
 		}
 	})
@@ -207,7 +206,7 @@ func waitFor[In, Out any](t testing.TB, s *saga.Saga[In, Out], id string) saga.S
 // waitInTime does the same in real time.
 func waitInTime[In, Out any](t testing.TB, s *saga.Saga[In, Out], id string) saga.Status[Out] {
 	t.Helper()
-	return waitAtMost(t, await.Limit, s, id)
+	return waitAtMost(t, testkit.WaitLimit, s, id)
 }
 
 func waitAtMost[In, Out any](t testing.TB, limit time.Duration, s *saga.Saga[In, Out], id string) saga.Status[Out] {

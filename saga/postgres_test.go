@@ -10,9 +10,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/saga"
@@ -21,19 +20,19 @@ import (
 // onPostgres returns a store in a database that no other test uses, with the rights of a worker and no more.
 func onPostgres(t *testing.T) *messagestore.Store {
 	t.Helper()
-	return must.New(messagestore.New(must.New(postgres.New(pgtest.ConnectAs(t, pgtest.Migrated(t), "dibs_worker"), nil)), nil))
+	return testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.ConnectAs(t, pgtest.Migrated(t), "dibs_worker"), nil)), nil))
 }
 
 // A process without the right says which role it needs, and ends; it begins sagas all the same.
 func TestAWriterBeginsSagasAndRunsNone(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(must.New(postgres.New(pgtest.ConnectAs(t, pgtest.Migrated(t), "dibs_writer"), nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.ConnectAs(t, pgtest.Migrated(t), "dibs_writer"), nil)), nil))
 	s := travelWith(t, store, newWorld(), nil, soon)
 	begin(t, s, "7", trip{"LIS"})
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(t.Context()) }()
 
-	err := await.Receive(t, "the end of Run", ended)
+	err := testkit.Receive(t, "the end of Run", ended)
 
 	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
 	require.ErrorContains(t, err, "grant dibs_worker to the user of this connection")
@@ -101,7 +100,7 @@ func TestASagaIsUndoneAtItsDeadlineOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	store := onPostgres(t)
 	deadline := 50 * time.Millisecond
-	await.That(t, "the first step is done before the deadline, on a machine that is in time", func() (bool, any) {
+	testkit.Await(t, "the first step is done before the deadline, on a machine that is in time", func() (bool, any) {
 		deadline *= 2
 		w := newWorld()
 		w.on("book hotel", func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() })
@@ -129,14 +128,14 @@ func TestASuspendedSagaIsResumedAndCancelledOnPostgreSQL(t *testing.T) {
 
 	_, err := s.Resume(t.Context(), "7", "this one")
 	require.NoError(t, err)
-	await.That(t, "the saga is suspended again", func() (bool, any) {
+	testkit.Await(t, "the saga is suspended again", func() (bool, any) {
 		status := waitInTime(t, s, "7")
 		return status.State == saga.StateSuspended && status.Version > version+1, status
 	})
 	_, err = s.Cancel(t.Context(), "7", "never mind")
 	require.NoError(t, err)
 
-	await.Equal(t, "the state of the saga", saga.StateCompensated, func() saga.State { return waitInTime(t, s, "7").State })
+	testkit.AwaitEqual(t, "the state of the saga", saga.StateCompensated, func() saga.State { return waitInTime(t, s, "7").State })
 	require.Equal(t, "cancelled: never mind", waitInTime(t, s, "7").Reason)
 	require.Equal(t, "book flight, book hotel, book hotel, cancel hotel?, cancel flight", w.did())
 	_, err = s.Status(t.Context(), "8")
@@ -162,8 +161,8 @@ func answering(t *testing.T, store *messagestore.Store, s *saga.Saga[trip, itine
 	config := func(of messagestore.Category) *consumer.Config {
 		return &consumer.Config{Logger: silent, Start: consumer.FromStart(), Correlation: of}
 	}
-	t.Cleanup(running(t, must.New(consumer.New(store, "car:command", "cars", mux, config("")))))
-	t.Cleanup(running(t, must.New(consumer.New(store, "car", "answers", answers, config(s.Category())))))
+	t.Cleanup(running(t, testkit.Must(consumer.New(store, "car:command", "cars", mux, config("")))))
+	t.Cleanup(running(t, testkit.Must(consumer.New(store, "car", "answers", answers, config(s.Category())))))
 }
 
 func TestAnAskIsAnsweredByItsHandlerOnPostgreSQL(t *testing.T) {
@@ -201,12 +200,12 @@ func TestTheLateProcessBeginsNothingOnPostgreSQL(t *testing.T) {
 	started := first(t, store, "booking:saga-7")
 	fenced := make(chan error, 1)
 	go func() { fenced <- saga.GoOn(context.Background(), one, started) }()
-	await.Receive(t, "the first process is in its step", paused)
+	testkit.Receive(t, "the first process is in its step", paused)
 	require.NoError(t, saga.GoOn(t.Context(), two, started))
 	before := events(t, store, "7")
 	close(late)
 
-	err := await.Receive(t, "the end of the first process", fenced)
+	err := testkit.Receive(t, "the end of the first process", fenced)
 
 	require.ErrorIs(t, err, saga.ErrFenced)
 	require.Equal(t, before, events(t, store, "7"))
@@ -218,7 +217,7 @@ func TestTheLateProcessBeginsNothingOnPostgreSQL(t *testing.T) {
 func TestASagaIsTakenInTheTransactionThatBeginsIt(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	_, err := pool.Exec(t.Context(), `
 		create table public.seen (position bigint, xid xid8);
 		create function public.see() returns trigger language plpgsql security definer as $$
@@ -238,7 +237,7 @@ func TestASagaIsTakenInTheTransactionThatBeginsIt(t *testing.T) {
 	s := newSaga(t, store, func(r *saga.Run, id string) (bool, error) { return look.Do(r, id) }, saga.Steps{look}, nil)
 	defer running(t, s)()
 	n := 0
-	await.True(t, "the runner waits when a saga begins", func() bool {
+	testkit.AwaitTrue(t, "the runner waits when a saga begins", func() bool {
 		n++
 		id := strconv.Itoa(n)
 		begin(t, s, id, id)
@@ -252,7 +251,7 @@ func TestAStreamOfARefusedNameHoldsNoSaga(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
 	pool := pgtest.Connect(t, url)
-	store, w := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), newWorld()
+	store, w := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), newWorld()
 	_, err := pool.Exec(t.Context(), `select message_store.write_message(gen_random_uuid()::varchar, 'booking:saga-', 'Started', '{"definition":"booking","version":1,"input":{"to":"LIS"}}')`)
 	require.NoError(t, err)
 	s := travelWith(t, store, w, nil, soon)
@@ -278,7 +277,7 @@ func TestAStreamOfARefusedNameHoldsNoSaga(t *testing.T) {
 	status, err := s.Wait(t.Context(), "7")
 	require.NoError(t, err)
 	require.Equal(t, saga.StateCompleted, status.State)
-	await.Equal(t, "streams that hold no saga", 1, func() int64 { return s.Stats().Skipped })
+	testkit.AwaitEqual(t, "streams that hold no saga", 1, func() int64 { return s.Stats().Skipped })
 	stop()
 	require.Equal(t, "book flight, book hotel, book car", w.did())
 	ids, wrong = listed()

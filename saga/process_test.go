@@ -20,11 +20,9 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/saga"
@@ -132,7 +130,7 @@ func travelAgency(url string) error {
 		return err
 	}
 	defer pool.Close()
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	s, err := agency(store, pool)
 	if err != nil {
 		return err
@@ -144,7 +142,7 @@ func travelAgency(url string) error {
 		}
 		return rented{"a car"}, nil
 	}))
-	answers := must.New(consumer.New(store, "car:command", "answers", mux, &consumer.Config{
+	answers := testkit.Must(consumer.New(store, "car:command", "answers", mux, &consumer.Config{
 		Lease: time.Second, Logger: silent, Start: consumer.FromStart(), Correlation: s.Category(), PollInterval: 20 * time.Millisecond,
 	}))
 	ended := make(chan error, 2)
@@ -161,14 +159,14 @@ func travelAgency(url string) error {
 func TestSagasEndThoughTheirProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	rounds := 3
-	if tier.Long() {
+	if testkit.Long() {
 		rounds = 12
 	}
 	portion := 2 * len(fates)
 	sagas := rounds * portion
 	url := pgtest.Migrated(t)
 	pool := pgtest.Connect(t, url)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	_, err := pool.Exec(t.Context(), "create table effects (id bigserial primary key, saga text, what text, key text)")
 	require.NoError(t, err)
 	s, err := agency(store, pool)
@@ -188,7 +186,7 @@ func TestSagasEndThoughTheirProcessesAreKilled(t *testing.T) {
 		// Each of the new sagas writes more than three messages.
 		for until, kills := count(), 0; kills < 2; kills++ {
 			until += random.IntN(portion)
-			await.That(t, "the sagas go on", func() (bool, any) {
+			testkit.Await(t, "the sagas go on", func() (bool, any) {
 				n := count()
 				return n > until, fmt.Sprintf("%d messages, not yet more than %d", n, until)
 			})
@@ -198,7 +196,7 @@ func TestSagasEndThoughTheirProcessesAreKilled(t *testing.T) {
 			twins[which] = startAgency(t, url)
 		}
 	}
-	await.Equal(t, "sagas that have ended", sagas, func() int { return count("Completed", "Compensated") })
+	testkit.AwaitEqual(t, "sagas that have ended", sagas, func() int { return count("Completed", "Compensated") })
 
 	for i := range sagas {
 		checkEffects(t, pool, events(t, store, strconv.Itoa(i)), strconv.Itoa(i), fates[i%len(fates)])

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/saga"
@@ -47,7 +47,7 @@ func TestNoStepOfASagaThatIsLostIsCalled(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				driver := &awayDriver{Driver: memory.New()}
-				store := must.New(messagestore.New(driver, nil))
+				store := testkit.Must(messagestore.New(driver, nil))
 				var vain, calls, runs atomic.Int64
 				called := func(ctx context.Context) {
 					calls.Add(1)

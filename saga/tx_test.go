@@ -14,9 +14,8 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // database/sql
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -36,7 +35,7 @@ func newTheatre[Tx any](
 	t *testing.T, driver messagestore.TransactDriver[Tx], exec, row func(ctx context.Context, tx Tx, query string, args ...any) error,
 ) *theatre[Tx] {
 	t.Helper()
-	txs, err := messagestore.Transactional[Tx](must.New(messagestore.New(driver, nil)))
+	txs, err := messagestore.Transactional[Tx](testkit.Must(messagestore.New(driver, nil)))
 	require.NoError(t, err)
 	th := &theatre[Tx]{txs: txs, w: newWorld(), exec: exec, row: row}
 	th.transact(t, func(ctx context.Context, tx Tx) error {
@@ -67,12 +66,12 @@ func onDatabaseSQL(t *testing.T) *theatre[*sql.Tx] {
 	db, err := sql.Open("pgx", pgtest.Migrated(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return newTheatre(t, must.New(postgres.NewSQL(db, nil)), execSQL, rowSQL)
+	return newTheatre(t, testkit.Must(postgres.NewSQL(db, nil)), execSQL, rowSQL)
 }
 
 func onPgx(t *testing.T) *theatre[pgx.Tx] {
 	t.Helper()
-	return newTheatre(t, must.New(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil)),
+	return newTheatre(t, testkit.Must(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil)),
 		func(ctx context.Context, tx pgx.Tx, query string, args ...any) error {
 			_, err := tx.Exec(ctx, query, args...)
 			return err
@@ -219,12 +218,12 @@ func lateIsRolledBack[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]
 			started := first(t, th.txs.Store, "booking:saga-7")
 			ended := make(chan error, 1)
 			go func() { ended <- saga.GoOn(t.Context(), one, started) }()
-			await.Receive(t, "the first process is in its transaction", paused)
+			testkit.Receive(t, "the first process is in its transaction", paused)
 			other := make(chan error, 1)
 			go func() { other <- saga.GoOn(t.Context(), two, started) }()
 			close(late)
 
-			errs := []error{await.Receive(t, "the end of the first process", ended), await.Receive(t, "the end of the second process", other)}
+			errs := []error{testkit.Receive(t, "the end of the first process", ended), testkit.Receive(t, "the end of the second process", other)}
 			status := waitInTime(t, two, "7")
 			rows, n := th.taken(t)
 			if undo {

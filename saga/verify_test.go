@@ -14,9 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -34,12 +33,12 @@ type damaged struct {
 func newDamaged(t *testing.T) *damaged {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sagas.db")
-	driver := must.New(sqlite.Open(t.Context(), path, nil))
+	driver := testkit.Must(sqlite.Open(t.Context(), path, nil))
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	db, err := sql.Open("sqlite", path)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return &damaged{must.New(messagestore.New(driver, nil)), driver, db}
+	return &damaged{testkit.Must(messagestore.New(driver, nil)), driver, db}
 }
 
 // damage changes the file as no client does.
@@ -221,7 +220,7 @@ func sagasAndItems(t *testing.T) (d *damaged, s *saga.Saga[trip, itinerary], pos
 			w.on("book hotel", func(context.Context, int) error { return errDown })
 		}
 		begin(t, s, id, trip{"LIS"})
-		await.That(t, "the saga has had its turn", func() (bool, any) {
+		testkit.Await(t, "the saga has had its turn", func() (bool, any) {
 			status, err := s.Status(t.Context(), id)
 			require.NoError(t, err)
 			return status.State == saga.StateSuspended || status.IsOver() || status.Waits != "", status
@@ -229,7 +228,7 @@ func sagasAndItems(t *testing.T) (d *damaged, s *saga.Saga[trip, itinerary], pos
 		m, err := d.Last(t.Context(), messagestore.Category("booking:saga").Stream(id))
 		require.NoError(t, err)
 		positions[id] = m.Metadata.CausationGlobalPosition
-		await.That(t, "the turn is over", func() (bool, any) {
+		testkit.Await(t, "the turn is over", func() (bool, any) {
 			item, err := d.driver.QueueItem(t.Context(), queuing.Queue{Name: "booking:saga", Category: "booking:saga"}, positions[id])
 			require.NoError(t, err)
 			return item.State != queuing.Out, item

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/promise"
 )
@@ -26,7 +26,7 @@ func lose(t *testing.T, f failover) (dir string) {
 }
 
 func TestConsumersAreToldOfAFailoverThatLostWhatTheyHaveRead(t *testing.T) {
-	tier.TakesTurns(t, 2, turns)
+	testkit.TakesTurns(t, 2, turns)
 	dir := lose(t, failover{Sync: 1, Async: 1, Restores: 1, PutBacks: 1})
 	for _, way := range []string{"failover-sync", "failover-async", "restore", "put-back"} {
 		require.Equal(t, 1, counted(t, dir, "fault:"+way))
@@ -41,7 +41,7 @@ func TestConsumersAreToldOfAFailoverThatLostWhatTheyHaveRead(t *testing.T) {
 }
 
 func TestARunThroughPgBouncer(t *testing.T) {
-	tier.TakesTurns(t, 0, turns)
+	testkit.TakesTurns(t, 0, turns)
 	dir, err := short(t, func(f *run) {
 		f.PgBouncer, f.Duration = true, 6*time.Second
 		f.Faults = []string{"kill-pgbouncer", "kill-backend", "cut"}
@@ -51,7 +51,7 @@ func TestARunThroughPgBouncer(t *testing.T) {
 }
 
 func TestARunWithMigrationsAndNewIndexes(t *testing.T) {
-	tier.TakesTurns(t, 3, turns)
+	testkit.TakesTurns(t, 3, turns)
 	dir, err := short(t, func(f *run) {
 		f.Duration, f.Faults = 10*time.Second, []string{"migrate", "release", "reindex", "raise-epoch"}
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/mutants"
@@ -97,7 +97,7 @@ func TestARunOnSQLite(t *testing.T) {
 }
 
 func TestARunOnADiskThatFillsUp(t *testing.T) {
-	tier.TakesTurns(t, 0, turns)
+	testkit.TakesTurns(t, 0, turns)
 	dir, err := short(t, func(f *run) { f.FullDisk, f.Faults, f.Duration = true, []string{"disk-full"}, 6*time.Second })
 	if os.Getuid() != 0 {
 		require.ErrorContains(t, err, "root")
@@ -111,7 +111,7 @@ func TestARunOnADiskThatFillsUp(t *testing.T) {
 }
 
 func TestARunWithAClockThatJumpsAndSyncsThatFail(t *testing.T) {
-	tier.TakesTurns(t, 1, turns)
+	testkit.TakesTurns(t, 1, turns)
 	dir, err := short(t, func(f *run) {
 		f.Clock, f.Faults, f.Duration = true, []string{"clock", "sync-error"}, 10*time.Second
 	})
@@ -157,13 +157,13 @@ func TestUnknownFaultIsRefused(t *testing.T) {
 // One bug is in SQL, one in Go. Without a bug the run passes. For every change make mutants does
 // the same, with other bugs each day.
 func TestAPlantedBugIsFound(t *testing.T) {
-	tier.NeedsLong(t)
+	testkit.NeedsLong(t)
 	f := mutantsRun{Only: []string{"one-any-version", "panic-is-success"}, Seconds: 60, Seed: 5, Out: t.TempDir(), Dir: "/var/tmp"}
 	require.NoError(t, f.Run(t.Context()))
 }
 
 func TestABugThatIsNotFoundFails(t *testing.T) {
-	tier.TakesTurns(t, 1, turns)
+	testkit.TakesTurns(t, 1, turns)
 	known, err := mutants.Named("one-any-version")
 	require.NoError(t, err)
 	sound := &mutants.Mutant{Name: "sound", Scene: known[0].Scene, Breaks: known[0].Breaks}

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -25,7 +25,7 @@ func TestContentIsOfTheSizeThatIsSaid(t *testing.T) {
 
 // The others store the same bytes as Dibs.
 func TestOthersSendWhatDibsStores(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	w := newWriter("account")
 	m := w.next()
 	_, err := store.Write(t.Context(), w.stream, w.version, m)

@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation"
@@ -124,7 +124,7 @@ func openRequests(ctx context.Context, cell *measure.Cell, changes bool) (*reque
 	if err != nil {
 		return nil, err
 	}
-	r := &requests{pool: pool, store: must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), changes: changes}
+	r := &requests{pool: pool, store: testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), changes: changes}
 	r.txs, err = messagestore.Transactional[pgx.Tx](r.store)
 	if err == nil {
 		r.received, err = inbox.New(r.txs, "payments", nil)

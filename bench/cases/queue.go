@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
@@ -148,7 +148,7 @@ type dibsQueue struct {
 }
 
 func newDibsQueue(store *messagestore.Store, workers int) dibsQueue {
-	return dibsQueue{must.New(queue.New(store, itemCategory, &queue.Config{Logger: logger.Silent()})), workers, 0}
+	return dibsQueue{testkit.Must(queue.New(store, itemCategory, &queue.Config{Logger: logger.Silent()})), workers, 0}
 }
 
 func openQueue(ctx context.Context, cell *measure.Cell) (queued, error) {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/dibs-go/dibs/bench/measure"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -62,7 +62,7 @@ func openSQLite(ctx context.Context, cell *measure.Cell, config *sqlite.Config) 
 	if err != nil {
 		return nil, err
 	}
-	store := must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Silent()}))
+	store := testkit.Must(messagestore.New(driver, &messagestore.Config{Logger: logger.Silent()}))
 	cell.Cleanup(func(context.Context) error { return store.Close() })
 	return store, nil
 }

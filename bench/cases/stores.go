@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/bench/server"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -54,7 +54,7 @@ func openDibsStore(ctx context.Context, url string) (*dibsStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dibsStore{must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), pool}, nil
+	return &dibsStore{testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), pool}, nil
 }
 
 func (s *dibsStore) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (bool, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -94,7 +94,7 @@ func TestCallersAreWarmBeforeItCounts(t *testing.T) {
 			if caller == 1 { // it begins its connection
 				select {
 				case <-enough:
-				case <-time.After(await.Limit): // the other has ended
+				case <-time.After(testkit.WaitLimit): // the other has ended
 				}
 			} else if done.Add(1) == before {
 				close(enough)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -123,7 +123,7 @@ func TestCPUCountsChildrenThatHaveEnded(t *testing.T) {
 		sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; times >times.new; mv times.new times'; exec sleep 1000`)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.end(syscall.SIGKILL)) })
-	await.That(t, "the end of the child's half of the work", func() (bool, any) {
+	testkit.Await(t, "the end of the child's half of the work", func() (bool, any) {
 		_, err := os.Stat(filepath.Join(dir, "times"))
 		running := tree(p.PID())
 		return err == nil && len(running) == 1, fmt.Sprint(running, " ", err)

@@ -19,10 +19,8 @@ import (
 	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	kafkabroker "github.com/dibs-go/dibs/brokers/kafka"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -32,7 +30,7 @@ const group = "bank"
 var topic = kafkabroker.Topic(string(brokertest.Outgoing))
 
 func TestMain(m *testing.M) {
-	tier.ManyAtOnce()
+	testkit.ManyAtOnce()
 	os.Exit(brokertest.Main(m, func(ctx context.Context, address string, config brokertest.ReceiverConfig) error {
 		r, err := newReceiver(address, config)
 		if err != nil {
@@ -73,7 +71,7 @@ func startCluster(t testing.TB) *cluster {
 
 func (c *cluster) Start(t testing.TB) {
 	t.Helper()
-	await.That(t, "the broker listens", func() (bool, any) {
+	testkit.Await(t, "the broker listens", func() (bool, any) {
 		var err error
 		c.Cluster, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(c.port), kfake.SeedTopics(4, topic), kfake.DataDir(c.dir), kfake.SyncWrites(),
 			kfake.GroupMinSessionTimeout(time.Second))
@@ -108,7 +106,7 @@ func (c *cluster) client(t testing.TB, more ...kgo.Opt) *kgo.Client {
 }
 
 func (c *cluster) Sink(t testing.TB) outbox.Sink {
-	return must.New(kafkabroker.NewSink(c.client(t), &kafkabroker.SinkConfig{Timeout: time.Second}))
+	return testkit.Must(kafkabroker.NewSink(c.client(t), &kafkabroker.SinkConfig{Timeout: time.Second}))
 }
 
 func (c *cluster) Arrived(t testing.TB) (all []brokertest.Message) {
@@ -117,7 +115,7 @@ func (c *cluster) Arrived(t testing.TB) (all []brokertest.Message) {
 	left := int64(0)
 	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
 	consumer := c.client(t, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
-	ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.WaitLimit)
 	defer cancel()
 	for left > 0 {
 		fetches := consumer.PollFetches(ctx)
@@ -137,7 +135,7 @@ func (c *cluster) Arrived(t testing.TB) (all []brokertest.Message) {
 
 func (c *cluster) Publish(t testing.TB, messages ...brokertest.Message) {
 	client := c.client(t, kgo.ProducerBatchMaxBytes(4<<20))
-	ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.WaitLimit)
 	defer cancel()
 	for _, m := range messages {
 		r := &kgo.Record{Topic: topic, Key: []byte(m.Key), Value: []byte(m.Data)}
@@ -151,7 +149,7 @@ func (c *cluster) Publish(t testing.TB, messages ...brokertest.Message) {
 func (c *cluster) Unsettled(t testing.TB) (messages int) {
 	admin := kadm.NewClient(c.client(t))
 	defer admin.Close()
-	await.That(t, "the broker knows its group", func() (bool, any) {
+	testkit.Await(t, "the broker knows its group", func() (bool, any) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		ends, err := admin.ListEndOffsets(ctx, topic)
@@ -216,7 +214,7 @@ func TestWhatIsInHandOfADeletedTopicCommitsNoOffset(t *testing.T) {
 	}
 	began, end, got := make(chan struct{}), make(chan struct{}), make(chan string, 100)
 	receive := func(ids ...string) {
-		r := must.New(newReceiver(c.Address(), brokertest.ReceiverConfig{
+		r := testkit.Must(newReceiver(c.Address(), brokertest.ReceiverConfig{
 			Receive: func(_ context.Context, r inbox.Request, _ error) error {
 				if r.ID == "7" {
 					close(began)
@@ -231,16 +229,16 @@ func TestWhatIsInHandOfADeletedTopicCommitsNoOffset(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(ctx) }()
 		for _, id := range ids {
-			require.Equal(t, id, await.Receive(t, id, got))
+			require.Equal(t, id, testkit.Receive(t, id, got))
 			if id == "6" {
-				await.Receive(t, "the call with the last message of the topic", began)
+				testkit.Receive(t, "the call with the last message of the topic", began)
 				c.Remake(t)
 				publish(10, 13)
 				close(end)
 			}
 		}
 		cancel()
-		require.NoError(t, await.Receive(t, "the end of a receiver", ended))
+		require.NoError(t, testkit.Receive(t, "the end of a receiver", ended))
 	}
 	publish(0, 8)
 
@@ -266,7 +264,7 @@ func TestATopicThatIsMissingIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	client := startCluster(t).client(t, kgo.UnknownTopicRetries(1))
 
-	err := must.New(kafkabroker.NewSink(client, nil)).Send(t.Context(), message("other"))
+	err := testkit.Must(kafkabroker.NewSink(client, nil)).Send(t.Context(), message("other"))
 
 	require.ErrorIs(t, err, kerr.UnknownTopicOrPartition)
 	require.Nil(t, failure.DispositionOf(err))

@@ -15,7 +15,7 @@ import (
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
@@ -108,7 +108,7 @@ func openInbox(ctx context.Context, path string) (*inbox.Inbox[*sql.Tx], *sqlite
 	if err != nil {
 		return nil, nil, err
 	}
-	txs, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
+	txs, err := messagestore.Transactional[*sql.Tx](testkit.Must(messagestore.New(driver, nil)))
 	if err == nil {
 		_, err = txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			_, err := tx.ExecContext(ctx, "create table if not exists payments (amount int)")

@@ -14,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -31,7 +30,7 @@ type Paid struct {
 
 func (Paid) MessageType() string { return "Paid" }
 
-func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
+func newStore() *messagestore.Store { return testkit.Must(messagestore.New(memory.New(), nil)) }
 
 // write adds messages with the amounts from..to-1 to the stream of a key.
 func write(t require.TestingT, store *messagestore.Store, key string, from, to int) {
@@ -70,7 +69,7 @@ func (b *broker) start() {
 	s, err := server.NewServer(&options)
 	require.NoError(b.t, err)
 	s.Start()
-	require.True(b.t, s.ReadyForConnections(await.Limit))
+	require.True(b.t, s.ReadyForConnections(testkit.WaitLimit))
 	b.server = s
 	b.options.Port = options.Port // the same one again
 }
@@ -82,10 +81,10 @@ func (b *broker) stop() {
 
 // connect returns JetStream over a connection of its own.
 func (b *broker) connect() jetstream.JetStream {
-	conn, err := nats.Connect(b.server.ClientURL(), nats.Timeout(await.Limit), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	conn, err := nats.Connect(b.server.ClientURL(), nats.Timeout(testkit.WaitLimit), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
 	require.NoError(b.t, err)
 	b.t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(await.Limit))
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(testkit.WaitLimit))
 	require.NoError(b.t, err)
 	return js
 }
@@ -121,7 +120,7 @@ func forget(t testing.TB, js jetstream.JetStream) {
 		return !ack.Duplicate
 	}
 	require.True(t, take())
-	await.True(t, "the server forgets an id", take)
+	testkit.AwaitTrue(t, "the server forgets an id", take)
 }
 
 func relayOf(store *messagestore.Store, sink outbox.Sink, name string, config *outbox.Config) *outbox.Relay {
@@ -130,11 +129,11 @@ func relayOf(store *messagestore.Store, sink outbox.Sink, name string, config *o
 		c = *config
 	}
 	c.Logger = logger.Silent()
-	return must.New(outbox.New(store, outgoing, name, sink, &c))
+	return testkit.Must(outbox.New(store, outgoing, name, sink, &c))
 }
 
 func catchUp(t testing.TB, relay *outbox.Relay) {
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer cancel()
 	require.NoError(t, relay.CatchUp(ctx))
 }
@@ -152,7 +151,7 @@ func running(t testing.TB, run func(context.Context) error) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		if err := await.Receive(t, "the end of a run", ended); err != nil {
+		if err := testkit.Receive(t, "the end of a run", ended); err != nil {
 			t.Error(err)
 		}
 	}
@@ -170,7 +169,7 @@ func arrived(t testing.TB, js jetstream.JetStream) map[string][]string {
 	require.NoError(t, err)
 	all := map[string][]string{}
 	for left := info.State.Msgs; left > 0; left-- {
-		m, err := c.Next(jetstream.FetchMaxWait(await.Limit))
+		m, err := c.Next(jetstream.FetchMaxWait(testkit.WaitLimit))
 		require.NoError(t, err)
 		all[m.Subject()] = append(all[m.Subject()], m.Headers().Get(outbox.HeaderStream)+"@"+m.Headers().Get(outbox.HeaderPosition))
 	}

@@ -17,8 +17,7 @@ import (
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -37,7 +36,7 @@ func consumerOf(t testing.TB, js jetstream.JetStream, config jetstream.ConsumerC
 func publish(t testing.TB, js jetstream.JetStream, ids ...string) {
 	for _, id := range ids {
 		data := fmt.Appendf(nil, `{"amount":%d}`, len(id))
-		await.That(t, "the stream has "+id, func() (bool, any) {
+		testkit.Await(t, "the stream has "+id, func() (bool, any) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := js.Publish(ctx, string(outgoing)+".k", data, jetstream.WithMsgID(id))
@@ -48,7 +47,7 @@ func publish(t testing.TB, js jetstream.JetStream, ids ...string) {
 
 func untilAcked(t testing.TB, r *natsbroker.Receiver, messages int64) {
 	t.Helper()
-	await.That(t, fmt.Sprint("acknowledged messages: ", messages), func() (bool, any) { return r.Stats().Acked == messages, r.Stats() })
+	testkit.Await(t, fmt.Sprint("acknowledged messages: ", messages), func() (bool, any) { return r.Stats().Acked == messages, r.Stats() })
 }
 
 func parkNone(context.Context, jetstream.Msg, error) error {
@@ -61,7 +60,7 @@ func receiverOf(c jetstream.Consumer, f func(ctx context.Context, m jetstream.Ms
 		full = *config
 	}
 	full.Logger = logger.Silent()
-	return must.New(natsbroker.NewReceiver(c, f, parkNone, &full))
+	return testkit.Must(natsbroker.NewReceiver(c, f, parkNone, &full))
 }
 
 // info returns the server's data about a consumer.
@@ -79,7 +78,7 @@ func TestAMessageThatTakesLongIsNotDeliveredToAnother(t *testing.T) {
 	publish(t, js, "slow")
 
 	ackWait := 50 * time.Millisecond
-	await.That(t, "a message stays with its receiver on a machine that is in time", func() (bool, any) {
+	testkit.Await(t, "a message stays with its receiver on a machine that is in time", func() (bool, any) {
 		ackWait *= 2
 		c := consumerOf(t, js, jetstream.ConsumerConfig{AckWait: ackWait})
 		var calls atomic.Int64
@@ -89,7 +88,7 @@ func TestAMessageThatTakesLongIsNotDeliveredToAnother(t *testing.T) {
 			return nil
 		}, &natsbroker.ReceiverConfig{Concurrency: 2})
 		stop := running(t, r.Run)
-		await.That(t, "the message is acknowledged", func() (bool, any) { return r.Stats().Acked > 0, r.Stats() })
+		testkit.Await(t, "the message is acknowledged", func() (bool, any) { return r.Stats().Acked > 0, r.Stats() })
 		stop()
 		redelivered := info(t, c).NumRedelivered
 		require.NoError(t, js.DeleteConsumer(t.Context(), "OUT", "in"))
@@ -110,7 +109,7 @@ func TestARunEndsWithItsConsumerOrConnection(t *testing.T) {
 	publish(t, js, "one")
 	untilAcked(t, r, 1)
 	require.NoError(t, js.DeleteConsumer(t.Context(), "OUT", "in"))
-	require.ErrorIs(t, await.Receive(t, "the end of the run", ended), jetstream.ErrConsumerDeleted)
+	require.ErrorIs(t, testkit.Receive(t, "the end of the run", ended), jetstream.ErrConsumerDeleted)
 
 	r = receiverOf(consumerOf(t, js, jetstream.ConsumerConfig{}), nothing, nil)
 	js.Conn().Close()

@@ -13,9 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -27,7 +26,7 @@ func TestAStreamHasEachMessageOnceAndInOrder(t *testing.T) {
 	stream := b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 10, 0, 10)
-	sink := must.New(natsbroker.NewSink(js, nil))
+	sink := testkit.Must(natsbroker.NewSink(js, nil))
 
 	catchUp(t, relayOf(store, sink, "tonats", nil))
 
@@ -58,10 +57,10 @@ func TestAStaleSinkIsRefusedByTheServer(t *testing.T) {
 	b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 3, 0, 2)
-	stale := must.New(natsbroker.NewSink(js, nil))
+	stale := testkit.Must(natsbroker.NewSink(js, nil))
 	catchUp(t, relayOf(store, stale, "stale", nil))
 	fill(t, store, 3, 2, 6)
-	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(b.connect(), nil)), "other", nil))
+	catchUp(t, relayOf(store, testkit.Must(natsbroker.NewSink(b.connect(), nil)), "other", nil))
 	forget(t, js)
 
 	catchUp(t, relayOf(store, stale, "stale", nil))
@@ -83,7 +82,7 @@ func TestAConflictBehindALowerMessageIsTriedAgain(t *testing.T) {
 	store := newStore()
 	write(t, store, "k", 0, 3)
 	all := messages(t, store)
-	one, two := must.New(natsbroker.NewSink(js, nil)), must.New(natsbroker.NewSink(js, nil))
+	one, two := testkit.Must(natsbroker.NewSink(js, nil)), testkit.Must(natsbroker.NewSink(js, nil))
 	message := func(i int) *outbox.Message { return &outbox.Message{Message: all[i], Topic: string(outgoing)} }
 
 	require.NoError(t, one.Send(t.Context(), message(0)))
@@ -108,7 +107,7 @@ func TestABatchIsPublishedOnceThoughItsSubjectsHaveGoneOn(t *testing.T) {
 	for i, m := range messages(t, store) {
 		rounds[i/20] = append(rounds[i/20], &outbox.Message{Message: m, Topic: string(outgoing)})
 	}
-	one, two := must.New(natsbroker.NewSink(js, nil)), must.New(natsbroker.NewSink(b.connect(), nil))
+	one, two := testkit.Must(natsbroker.NewSink(js, nil)), testkit.Must(natsbroker.NewSink(b.connect(), nil))
 	send := func(sink *natsbroker.Sink, batch []*outbox.Message) {
 		for _, err := range sink.SendAll(t.Context(), batch) {
 			require.NoError(t, err)
@@ -150,10 +149,10 @@ func TestStreamsOfOneCardinalIDHaveSubjectsOfTheirOwn(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(js, nil)), "one", nil))
+	catchUp(t, relayOf(store, testkit.Must(natsbroker.NewSink(js, nil)), "one", nil))
 	forget(t, js)
 
-	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(js, nil)), "two", nil))
+	catchUp(t, relayOf(store, testkit.Must(natsbroker.NewSink(js, nil)), "two", nil))
 
 	requireOnce(t, store, js)
 }
@@ -172,7 +171,7 @@ func TestHostileKeysAndTopicsStayInTheirTokens(t *testing.T) {
 	}
 	topics := append([]string{"", "\x00\r\n\t", "\xff", "PUB x"}, texts...)
 	var next atomic.Int64
-	sink := must.New(natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: "all", Stream: "OUT"}))
+	sink := testkit.Must(natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: "all", Stream: "OUT"}))
 	relay := relayOf(store, sink, "tonats", &outbox.Config{Topic: func(m *messagestore.Message) string {
 		return topics[int(next.Add(1))%len(topics)]
 	}})
@@ -240,7 +239,7 @@ func TestAMessageThatIsTooLargeIsDeadAndThoseBehindItWait(t *testing.T) {
 			require.NoError(t, err)
 			write(t, store, "large", 3, 5)
 			write(t, store, "small", 0, 5)
-			relay := relayOf(store, must.New(natsbroker.NewSink(js, nil)), "tonats", nil)
+			relay := relayOf(store, testkit.Must(natsbroker.NewSink(js, nil)), "tonats", nil)
 
 			catchUp(t, relay)
 
@@ -253,7 +252,7 @@ func TestAMessageThatIsTooLargeIsDeadAndThoseBehindItWait(t *testing.T) {
 func TestASubjectThatIsTooLongParks(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
-	sink := must.New(natsbroker.NewSink(b.connect(), nil))
+	sink := testkit.Must(natsbroker.NewSink(b.connect(), nil))
 	m := &outbox.Message{Message: &messagestore.Message{Stream: "payments:outgoing-7", ID: uuid.New()}, Topic: strings.Repeat("x", 3000)}
 
 	err := sink.Send(t.Context(), m)
@@ -286,7 +285,7 @@ func TestAForeignLastMessageParks(t *testing.T) {
 			ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "payments:outgoing.k", Header: header})
 			require.NoError(t, err)
 
-			err = must.New(natsbroker.NewSink(js, nil)).Send(t.Context(), m)
+			err = testkit.Must(natsbroker.NewSink(js, nil)).Send(t.Context(), m)
 
 			var foreign *natsbroker.ForeignMessageError
 			require.ErrorAs(t, err, &foreign)
@@ -308,11 +307,11 @@ func TestAnIDIsKnownWhereTheMessageIsNoMore(t *testing.T) {
 	require.NoError(t, err)
 	store := newStore()
 	write(t, store, "k", 0, 1)
-	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(js, nil)), "one", nil))
-	m, err := c.Next(jetstream.FetchMaxWait(await.Limit))
+	catchUp(t, relayOf(store, testkit.Must(natsbroker.NewSink(js, nil)), "one", nil))
+	m, err := c.Next(jetstream.FetchMaxWait(testkit.WaitLimit))
 	require.NoError(t, err)
 	require.NoError(t, m.DoubleAck(t.Context()))
-	again := must.New(natsbroker.NewSink(js, nil))
+	again := testkit.Must(natsbroker.NewSink(js, nil))
 
 	catchUp(t, relayOf(store, again, "two", nil))
 
@@ -331,7 +330,7 @@ func TestAPurgedStreamIsFilledAgain(t *testing.T) {
 	stream := b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 3, 0, 3)
-	sink := must.New(natsbroker.NewSink(js, nil))
+	sink := testkit.Must(natsbroker.NewSink(js, nil))
 	catchUp(t, relayOf(store, sink, "one", nil))
 	forget(t, js)
 	require.NoError(t, stream.Purge(t.Context()))
@@ -351,7 +350,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 	js := b.connect()
 
 	t.Run("no stream", func(t *testing.T) {
-		err := must.New(natsbroker.NewSink(js, nil)).Send(t.Context(), m)
+		err := testkit.Must(natsbroker.NewSink(js, nil)).Send(t.Context(), m)
 		require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 		require.Nil(t, failure.DispositionOf(err))
 	})
@@ -359,7 +358,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 	t.Run("another stream", func(t *testing.T) {
 		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"other"}})
 		require.NoError(t, err)
-		err = must.New(natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: "OTHER"})).Send(t.Context(), m)
+		err = testkit.Must(natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: "OTHER"})).Send(t.Context(), m)
 		require.Error(t, err)
 		require.Nil(t, failure.DispositionOf(err))
 	})
@@ -369,12 +368,12 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 		defer conn.Close()
 		away, err := jetstream.New(conn)
 		require.NoError(t, err)
-		err = must.New(natsbroker.NewSink(away, &natsbroker.SinkConfig{Timeout: 50 * time.Millisecond})).Send(t.Context(), m)
+		err = testkit.Must(natsbroker.NewSink(away, &natsbroker.SinkConfig{Timeout: 50 * time.Millisecond})).Send(t.Context(), m)
 		require.Error(t, err)
 		require.Nil(t, failure.DispositionOf(err))
 		require.NotContains(t, err.Error(), "hunter2")
 		conn.Close()
-		err = must.New(natsbroker.NewSink(away, nil)).Send(t.Context(), m)
+		err = testkit.Must(natsbroker.NewSink(away, nil)).Send(t.Context(), m)
 		require.ErrorIs(t, err, nats.ErrConnectionClosed)
 		require.Nil(t, failure.DispositionOf(err))
 	})

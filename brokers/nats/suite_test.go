@@ -15,8 +15,7 @@ import (
 	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/outbox"
 )
 
@@ -79,10 +78,10 @@ func (b *suiteBroker) Remake(t testing.TB) {
 	js := b.connect()
 	_, err := js.Consumer(t.Context(), "OUT", "in")
 	received := err == nil
-	await.That(t, "the stream is made again", func() (bool, any) { // the server may make it of the files of the one that it deletes still
+	testkit.Await(t, "the stream is made again", func() (bool, any) { // the server may make it of the files of the one that it deletes still
 		require.NoError(t, js.DeleteStream(t.Context(), "OUT"))
 		b.stream(js, nil)
-		info, err := must.New(js.Stream(t.Context(), "OUT")).Info(t.Context())
+		info, err := testkit.Must(js.Stream(t.Context(), "OUT")).Info(t.Context())
 		require.NoError(t, err)
 		return info.State.Msgs == 0, info.State
 	})
@@ -92,7 +91,7 @@ func (b *suiteBroker) Remake(t testing.TB) {
 }
 
 func (b *suiteBroker) Sink(testing.TB) outbox.Sink {
-	return must.New(natsbroker.NewSink(b.connect(), &natsbroker.SinkConfig{Timeout: time.Second}))
+	return testkit.Must(natsbroker.NewSink(b.connect(), &natsbroker.SinkConfig{Timeout: time.Second}))
 }
 
 func (b *suiteBroker) Forget(t testing.TB) { forget(t, b.connect()) }
@@ -105,7 +104,7 @@ func (b *suiteBroker) Arrived(t testing.TB) (all []brokertest.Message) {
 	c, err := stream.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
 	require.NoError(t, err)
 	for range info.State.Msgs {
-		m, err := c.Next(jetstream.FetchMaxWait(await.Limit))
+		m, err := c.Next(jetstream.FetchMaxWait(testkit.WaitLimit))
 		require.NoError(t, err)
 		key, err := natsbroker.Unescape(m.Subject()[strings.LastIndexByte(m.Subject(), '.')+1:])
 		require.NoError(t, err)
@@ -127,7 +126,7 @@ func (b *suiteBroker) Publish(t testing.TB, messages ...brokertest.Message) {
 		if m.ID != "" {
 			header.Set(outbox.HeaderID, m.ID)
 		}
-		await.That(t, "the stream has "+m.ID, func() (bool, any) {
+		testkit.Await(t, "the stream has "+m.ID, func() (bool, any) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			_, err := js.PublishMsg(ctx, &nats.Msg{Subject: string(outgoing) + "." + natsbroker.Escape(m.Key), Data: []byte(m.Data), Header: header})
@@ -139,7 +138,7 @@ func (b *suiteBroker) Publish(t testing.TB, messages ...brokertest.Message) {
 func (b *suiteBroker) Unsettled(t testing.TB) (messages int) {
 	js := b.connect()
 	defer js.Conn().Close()
-	await.That(t, "the server knows its consumer", func() (bool, any) {
+	testkit.Await(t, "the server knows its consumer", func() (bool, any) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		c, err := js.Consumer(ctx, "OUT", "in")

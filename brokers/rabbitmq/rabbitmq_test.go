@@ -18,9 +18,8 @@ import (
 	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	rabbitbroker "github.com/dibs-go/dibs/brokers/rabbitmq"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -84,7 +83,7 @@ func returned(t *testing.T, s *server) {
 }
 
 func missingExchange(t *testing.T, s *server) {
-	sink := must.New(rabbitbroker.NewSink(s.dial, &rabbitbroker.SinkConfig{Exchange: "missing"}))
+	sink := testkit.Must(rabbitbroker.NewSink(s.dial, &rabbitbroker.SinkConfig{Exchange: "missing"}))
 	defer sink.Close()
 
 	err := sink.Send(t.Context(), message(topic, "k", 0))
@@ -102,13 +101,13 @@ func missingExchange(t *testing.T, s *server) {
 func nacked(t *testing.T, s *server) {
 	b := s.brokerWith(t, amqp.Table{"x-max-length": 2, "x-overflow": "reject-publish"})
 	b.Publish(t, brokertest.Message{ID: "other 1"}, brokertest.Message{ID: "other 2"})
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	for i := range 6 {
 		_, err := store.Write(t.Context(), brokertest.Outgoing.Stream("k"), messagestore.AnyVersion, paid{i})
 		require.NoError(t, err)
 	}
 	var refused atomic.Int64
-	relay := must.New(outbox.New(store, brokertest.Outgoing, "torabbit", watching{b.sink(t), func(err error) {
+	relay := testkit.Must(outbox.New(store, brokertest.Outgoing, "torabbit", watching{b.sink(t), func(err error) {
 		if err != nil && strings.Contains(err.Error(), "nack") {
 			refused.Add(1)
 		}
@@ -116,20 +115,20 @@ func nacked(t *testing.T, s *server) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Run(ctx) }()
-	await.That(t, "the queue has refused a message three times", func() (bool, any) { return refused.Load() >= 3, refused.Load() })
+	testkit.Await(t, "the queue has refused a message three times", func() (bool, any) { return refused.Load() >= 3, refused.Load() })
 	require.Zero(t, relay.Stats().Sent)
 
 	messages, err := b.channel(t).Consume(b.queue, "", true, false, false, false, nil)
 	require.NoError(t, err)
 	var positions []string
 	for len(positions) < 6 {
-		m := await.Receive(t, "a message", messages)
+		m := testkit.Receive(t, "a message", messages)
 		if position, is := m.Headers[outbox.HeaderPosition].(string); is {
 			positions = append(positions, position)
 		}
 	}
 	cancel()
-	require.NoError(t, await.Receive(t, "the end of the relay", ended))
+	require.NoError(t, testkit.Receive(t, "the end of the relay", ended))
 	require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, positions)
 }
 
@@ -213,7 +212,7 @@ func (l *line) say(t testing.TB, class, method uint16, text string) {
 func inFlight(t *testing.T, s *server) {
 	b := s.broker(t)
 	lines := make(chan *line, 1)
-	sink := must.New(rabbitbroker.NewSink(s.dialLine(func(l *line) { lines <- l }), &rabbitbroker.SinkConfig{Exchange: b.exchange, Timeout: await.Limit}))
+	sink := testkit.Must(rabbitbroker.NewSink(s.dialLine(func(l *line) { lines <- l }), &rabbitbroker.SinkConfig{Exchange: b.exchange, Timeout: testkit.WaitLimit}))
 	defer sink.Close()
 	require.NoError(t, sink.Send(t.Context(), message(topic, "first", 0)))
 	l := <-lines
@@ -225,24 +224,24 @@ func inFlight(t *testing.T, s *server) {
 	answers := make(chan []error, 1)
 	go func() { answers <- sendAll(t, sink, all) }()
 
-	await.Equal(t, "messages at the server", 65, func() int { return b.messages(t, b.queue) })
+	testkit.AwaitEqual(t, "messages at the server", 65, func() int { return b.messages(t, b.queue) })
 	require.EqualValues(t, 1, sink.Stats().Published, "none is taken before it is confirmed")
 	l.mu.Unlock()
 
-	require.NoError(t, errors.Join(await.Receive(t, "the answers", answers)...))
+	require.NoError(t, errors.Join(testkit.Receive(t, "the answers", answers)...))
 	require.EqualValues(t, 65, sink.Stats().Published)
 }
 
 func blocked(t *testing.T, s *server) {
 	b := s.broker(t)
 	lines := make(chan *line, 1)
-	sink := must.New(rabbitbroker.NewSink(s.dialLine(func(l *line) { lines <- l }), &rabbitbroker.SinkConfig{Exchange: b.exchange, Timeout: await.Limit}))
+	sink := testkit.Must(rabbitbroker.NewSink(s.dialLine(func(l *line) { lines <- l }), &rabbitbroker.SinkConfig{Exchange: b.exchange, Timeout: testkit.WaitLimit}))
 	defer sink.Close()
 	require.NoError(t, sink.Send(t.Context(), message(topic, "first", 0)))
 	l := <-lines
 
 	l.say(t, 10, 60, "low on memory")
-	await.That(t, "the sink knows", func() (bool, any) {
+	testkit.Await(t, "the sink knows", func() (bool, any) {
 		err := sink.Send(t.Context(), message(topic, "k", 0))
 		return err != nil && strings.Contains(err.Error(), "the broker takes no messages: low on memory") && failure.DispositionOf(err) == nil, err
 	})
@@ -251,7 +250,7 @@ func blocked(t *testing.T, s *server) {
 	require.Equal(t, before, b.messages(t, b.queue))
 	l.say(t, 10, 61, "")
 
-	await.That(t, "the sink goes on", func() (bool, any) {
+	testkit.Await(t, "the sink goes on", func() (bool, any) {
 		err := sink.Send(t.Context(), message(topic, "k", 0))
 		return err == nil, err
 	})
@@ -283,7 +282,7 @@ func redialed(t *testing.T, s *server) {
 	b := s.broker(t)
 	var dials atomic.Int64
 	conns := make(chan *amqp.Connection, 10)
-	sink := must.New(rabbitbroker.NewSink(func(ctx context.Context) (*amqp.Connection, error) {
+	sink := testkit.Must(rabbitbroker.NewSink(func(ctx context.Context) (*amqp.Connection, error) {
 		if dials.Add(1) == 2 {
 			return nil, errors.New("not yet")
 		}
@@ -317,7 +316,7 @@ func comesAgainInOrder(t *testing.T, s *server) {
 	var mu sync.Mutex
 	var calls []string
 	atOnce := 0
-	r := must.New(newReceiver(func(ctx context.Context) (*amqp.Connection, error) {
+	r := testkit.Must(newReceiver(func(ctx context.Context) (*amqp.Connection, error) {
 		conn, err := s.dial(ctx)
 		conns <- conn
 		return conn, err
@@ -337,15 +336,15 @@ func comesAgainInOrder(t *testing.T, s *server) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	await.Receive(t, "a call of the function", begun)
+	testkit.Receive(t, "a call of the function", begun)
 
 	require.NoError(t, (<-conns).Close())
-	await.Receive(t, "another connection", conns)
+	testkit.Receive(t, "another connection", conns)
 	close(finish)
 
-	await.Equal(t, "messages that are left", 0, func() int { return b.messages(t, b.queue) })
+	testkit.AwaitEqual(t, "messages that are left", 0, func() int { return b.messages(t, b.queue) })
 	cancel()
-	require.NoError(t, await.Receive(t, "the end of the run", ended))
+	require.NoError(t, testkit.Receive(t, "the end of the run", ended))
 	require.Equal(t, []string{"m0", "m0", "m1", "m2", "m3", "m4"}, calls)
 	require.EqualValues(t, 5, r.Stats().Acked, "the acknowledgement over the lost connection does not count")
 }
@@ -354,7 +353,7 @@ func missingQueue(t *testing.T, s *server) {
 	b := s.broker(t)
 	var dials atomic.Int64
 	got := make(chan string, 10)
-	r := must.New(newReceiver(func(ctx context.Context) (*amqp.Connection, error) {
+	r := testkit.Must(newReceiver(func(ctx context.Context) (*amqp.Connection, error) {
 		dials.Add(1)
 		return s.dial(ctx)
 	}, b.queue, brokertest.ReceiverConfig{Logger: logger.Silent(), Receive: func(_ context.Context, r inbox.Request, _ error) error {
@@ -365,20 +364,20 @@ func missingQueue(t *testing.T, s *server) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	b.Publish(t, brokertest.Message{ID: "one", Data: "1"})
-	require.Equal(t, "one", await.Receive(t, "a message", got))
+	require.Equal(t, "one", testkit.Receive(t, "a message", got))
 
 	channel := b.channel(t)
 	_, err := channel.QueueDelete(b.queue, false, false, false)
 	require.NoError(t, err)
-	await.That(t, "the receiver asks for the queue", func() (bool, any) { return dials.Load() >= 3, dials.Load() })
+	testkit.Await(t, "the receiver asks for the queue", func() (bool, any) { return dials.Load() >= 3, dials.Load() })
 	_, err = channel.QueueDeclare(b.queue, true, false, false, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, channel.QueueBind(b.queue, topic, b.exchange, false, nil))
 	b.Publish(t, brokertest.Message{ID: "two", Data: "1"})
 
-	require.Equal(t, "two", await.Receive(t, "a message", got))
+	require.Equal(t, "two", testkit.Receive(t, "a message", got))
 	cancel()
-	require.NoError(t, await.Receive(t, "the end of the run", ended))
+	require.NoError(t, testkit.Receive(t, "the end of the run", ended))
 }
 
 func cannotAcknowledge(t *testing.T, s *server) {
@@ -386,7 +385,7 @@ func cannotAcknowledge(t *testing.T, s *server) {
 	b.Publish(t, brokertest.Message{ID: "one", Data: "1"})
 	done := make(chan error, 1)
 	park := func(context.Context, amqp.Delivery, error) error { return nil }
-	r := must.New(rabbitbroker.NewReceiver(b.dial, b.queue, func(_ context.Context, m amqp.Delivery) error {
+	r := testkit.Must(rabbitbroker.NewReceiver(b.dial, b.queue, func(_ context.Context, m amqp.Delivery) error {
 		done <- m.Ack(false)
 		return nil
 	}, park, &rabbitbroker.ReceiverConfig{Logger: logger.Silent()}))
@@ -394,10 +393,10 @@ func cannotAcknowledge(t *testing.T, s *server) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 
-	require.Error(t, await.Receive(t, "the answer of Ack", done))
-	await.Equal(t, "acknowledged messages", 1, func() int64 { return r.Stats().Acked })
+	require.Error(t, testkit.Receive(t, "the answer of Ack", done))
+	testkit.AwaitEqual(t, "acknowledged messages", 1, func() int64 { return r.Stats().Acked })
 	cancel()
-	require.NoError(t, await.Receive(t, "the end of the run", ended))
+	require.NoError(t, testkit.Receive(t, "the end of the run", ended))
 	require.Zero(t, b.messages(t, b.queue))
 }
 
@@ -409,7 +408,7 @@ func prefetched(t *testing.T, s *server) {
 	}
 	park := func(context.Context, amqp.Delivery, error) error { return nil }
 	begun, finish := make(chan struct{}, 10), make(chan struct{})
-	first := must.New(rabbitbroker.NewReceiver(b.dial, b.queue, func(context.Context, amqp.Delivery) error {
+	first := testkit.Must(rabbitbroker.NewReceiver(b.dial, b.queue, func(context.Context, amqp.Delivery) error {
 		begun <- struct{}{}
 		<-finish
 		return nil
@@ -417,17 +416,17 @@ func prefetched(t *testing.T, s *server) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- first.Run(ctx) }()
-	await.Receive(t, "a call of the function", begun)
-	second := must.New(rabbitbroker.NewReceiver(b.dial, b.queue, func(context.Context, amqp.Delivery) error { return nil }, park,
+	testkit.Receive(t, "a call of the function", begun)
+	second := testkit.Must(rabbitbroker.NewReceiver(b.dial, b.queue, func(context.Context, amqp.Delivery) error { return nil }, park,
 		&rabbitbroker.ReceiverConfig{Logger: logger.Silent()}))
 	go func() { ended <- second.Run(ctx) }()
 
-	await.Equal(t, "messages of the second receiver", 3, func() int64 { return second.Stats().Acked })
+	testkit.AwaitEqual(t, "messages of the second receiver", 3, func() int64 { return second.Stats().Acked })
 	require.Equal(t, 2, b.messages(t, b.queue))
 	close(finish)
-	await.Equal(t, "messages of the first receiver", 2, func() int64 { return first.Stats().Acked })
+	testkit.AwaitEqual(t, "messages of the first receiver", 2, func() int64 { return first.Stats().Acked })
 	cancel()
-	require.NoError(t, errors.Join(await.Receive(t, "the end of a run", ended), await.Receive(t, "the end of a run", ended)))
+	require.NoError(t, errors.Join(testkit.Receive(t, "the end of a run", ended), testkit.Receive(t, "the end of a run", ended)))
 }
 
 // Concurrent calls of Send wait for the same dial, each as long as its context lasts.
@@ -435,7 +434,7 @@ func TestADialThatHangsHoldsNobody(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int64
 	hang := make(chan struct{})
-	sink := must.New(rabbitbroker.NewSink(func(context.Context) (*amqp.Connection, error) {
+	sink := testkit.Must(rabbitbroker.NewSink(func(context.Context) (*amqp.Connection, error) {
 		dials.Add(1)
 		<-hang
 		return nil, errors.New("the host is gone")
@@ -445,15 +444,15 @@ func TestADialThatHangsHoldsNobody(t *testing.T) {
 	for range 10 {
 		go func() { answers <- sink.Send(ctx, message(topic, "k", 0)) }()
 	}
-	await.Equal(t, "dials", 1, dials.Load)
+	testkit.AwaitEqual(t, "dials", 1, dials.Load)
 	cancel()
 	for range 10 {
-		require.ErrorIs(t, await.Receive(t, "an answer", answers), context.Canceled)
+		require.ErrorIs(t, testkit.Receive(t, "an answer", answers), context.Canceled)
 	}
 
 	go func() { answers <- sink.Send(t.Context(), message(topic, "k", 0)) }()
 	close(hang)
-	err := await.Receive(t, "an answer", answers)
+	err := testkit.Receive(t, "an answer", answers)
 	require.ErrorContains(t, err, "the host is gone")
 	require.Nil(t, failure.DispositionOf(err))
 
@@ -468,7 +467,7 @@ func TestADialThatIsWrongIsAnError(t *testing.T) {
 		"dial returned no connection": func(context.Context) (*amqp.Connection, error) { return nil, nil },
 		"at the disco":                func(context.Context) (*amqp.Connection, error) { panic("at the disco") },
 	} {
-		sink := must.New(rabbitbroker.NewSink(dial, nil))
+		sink := testkit.Must(rabbitbroker.NewSink(dial, nil))
 		require.ErrorContains(t, sink.Send(t.Context(), message(topic, "k", 0)), text)
 		sink.Close()
 	}
@@ -476,7 +475,7 @@ func TestADialThatIsWrongIsAnError(t *testing.T) {
 
 func TestATopicThatIsTooLongIsRefused(t *testing.T) {
 	t.Parallel()
-	sink := must.New(rabbitbroker.NewSink(func(context.Context) (*amqp.Connection, error) { return nil, errors.New("not called") }, nil))
+	sink := testkit.Must(rabbitbroker.NewSink(func(context.Context) (*amqp.Connection, error) { return nil, errors.New("not called") }, nil))
 	defer sink.Close()
 
 	err := sink.Send(t.Context(), message(strings.Repeat("x", 256), "k", 0))

@@ -18,9 +18,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/localserver"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // program is that of Debian's package itself: the one in the PATH changes the user.
@@ -45,7 +44,7 @@ type server struct {
 // skips; in CI it fails.
 func startServer(t testing.TB, maxMessage int) *server {
 	t.Helper()
-	tier.NeedsLong(t)
+	testkit.NeedsLong(t)
 	s := &server{program: program}
 	if _, err := os.Stat(program); err != nil {
 		if s.program, err = exec.LookPath("rabbitmq-server"); err != nil {
@@ -78,7 +77,7 @@ func startServer(t testing.TB, maxMessage int) *server {
 	epmd, err := localserver.Start(exec.Command("epmd", "-port", strconv.Itoa(names), "-address", "127.0.0.1"), nil, syscall.SIGKILL)
 	require.NoError(t, err)
 	t.Cleanup(func() { end(epmd) })
-	await.That(t, "epmd listens", func() (bool, any) {
+	testkit.Await(t, "epmd listens", func() (bool, any) {
 		conn, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(names)))
 		if err == nil {
 			_ = conn.Close()
@@ -142,7 +141,7 @@ func (s *server) ask(ctx context.Context, expression string) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(await.Limit)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testkit.WaitLimit)); err != nil {
 		return "", err
 	}
 	if _, err := fmt.Fprintf(conn, "%s.\n", expression); err != nil {
@@ -160,7 +159,7 @@ func (s *server) ask(ctx context.Context, expression string) (string, error) {
 // among them.
 func (s *server) messages(t testing.TB, queue string) (n int) {
 	t.Helper()
-	await.That(t, "the server tells of "+queue, func() (bool, any) {
+	testkit.Await(t, "the server tells of "+queue, func() (bool, any) {
 		text, err := s.ask(context.Background(),
 			fmt.Sprintf(`element(2, hd(rabbit_amqqueue:info(element(2, rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<%q>>))), [messages])))`, queue))
 		if err == nil {

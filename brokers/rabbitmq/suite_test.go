@@ -14,14 +14,12 @@ import (
 
 	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	rabbitbroker "github.com/dibs-go/dibs/brokers/rabbitmq"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/outbox"
 )
 
 func TestMain(m *testing.M) {
-	tier.ManyAtOnce()
+	testkit.ManyAtOnce()
 	os.Exit(brokertest.Main(m, func(ctx context.Context, address string, config brokertest.ReceiverConfig) error {
 		url, queue, _ := strings.Cut(address, " ")
 		r, err := newReceiver(func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }, queue, config)
@@ -118,7 +116,7 @@ func (b *broker) Address() string { return b.url() + " " + b.queue }
 func (b *broker) Sink(t testing.TB) outbox.Sink { return b.sink(t) }
 
 func (b *broker) sink(t testing.TB) *rabbitbroker.Sink {
-	sink := must.New(rabbitbroker.NewSink(b.dial, &rabbitbroker.SinkConfig{Exchange: b.exchange, Timeout: 5 * time.Second}))
+	sink := testkit.Must(rabbitbroker.NewSink(b.dial, &rabbitbroker.SinkConfig{Exchange: b.exchange, Timeout: 5 * time.Second}))
 	t.Cleanup(sink.Close)
 	return sink
 }
@@ -157,7 +155,7 @@ func (b *broker) Publish(t testing.TB, messages ...brokertest.Message) {
 		last, err = channel.PublishWithDeferredConfirm(b.exchange, string(brokertest.Outgoing), true, false,
 			amqp.Publishing{Headers: headers, DeliveryMode: amqp.Persistent, Body: []byte(m.Data)})
 		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.WaitLimit)
 		acked, err := last.WaitContext(ctx)
 		cancel()
 		require.NoError(t, err)

@@ -19,11 +19,9 @@ import (
 	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	redisbroker "github.com/dibs-go/dibs/brokers/redis"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/localserver"
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -34,7 +32,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	tier.ManyAtOnce()
+	testkit.ManyAtOnce()
 	os.Exit(brokertest.Main(m, func(ctx context.Context, address string, config brokertest.ReceiverConfig) error {
 		r, err := newReceiver(newClient(address), config)
 		if err != nil {
@@ -118,7 +116,7 @@ func (s *server) client(t testing.TB) *redis.Client {
 }
 
 func (s *server) Sink(t testing.TB) outbox.Sink {
-	return must.New(redisbroker.NewSink(s.client(t), &redisbroker.SinkConfig{Timeout: time.Second}))
+	return testkit.Must(redisbroker.NewSink(s.client(t), &redisbroker.SinkConfig{Timeout: time.Second}))
 }
 
 func (s *server) Arrived(t testing.TB) (all []brokertest.Message) {
@@ -143,7 +141,7 @@ func (s *server) Publish(t testing.TB, messages ...brokertest.Message) {
 		if m.ID != "" {
 			values[outbox.HeaderID] = m.ID
 		}
-		await.That(t, "the stream has "+m.ID, func() (bool, any) {
+		testkit.Await(t, "the stream has "+m.ID, func() (bool, any) {
 			err := client.XAdd(context.Background(), &redis.XAddArgs{Stream: stream, Values: values}).Err()
 			return err == nil, err
 		})
@@ -198,7 +196,7 @@ func TestTheStreamHasAMessageOnceAlsoWhereItWasTrimmed(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := s.client(t)
-	sink := must.New(redisbroker.NewSink(client, nil))
+	sink := testkit.Must(redisbroker.NewSink(client, nil))
 	all := []*outbox.Message{message("k", 9, "1"), message("k", 10, "2"), message("k", 1<<62, "3"), message("k", 1<<62+1, "4")}
 	for _, m := range all {
 		require.NoError(t, sink.Send(t.Context(), m))
@@ -216,7 +214,7 @@ func TestTheStreamHasAMessageOnceAlsoWhereItWasTrimmed(t *testing.T) {
 func TestAnotherMessageAtThePositionParks(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	sink := must.New(redisbroker.NewSink(s.client(t), nil))
+	sink := testkit.Must(redisbroker.NewSink(s.client(t), nil))
 	first := message("k", 7, "1")
 	require.NoError(t, sink.Send(t.Context(), first))
 
@@ -234,7 +232,7 @@ func TestAScriptThatIsUnknownIsSent(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	client := s.client(t)
-	sink := must.New(redisbroker.NewSink(client, nil))
+	sink := testkit.Must(redisbroker.NewSink(client, nil))
 	require.NoError(t, sink.Send(t.Context(), message("a", 1, "1")))
 	require.NoError(t, client.ScriptFlush(t.Context()).Err())
 
@@ -251,7 +249,7 @@ func TestAKeyThatIsNoStreamIsTriedAgain(t *testing.T) {
 	client := s.client(t)
 	require.NoError(t, client.Set(t.Context(), stream, "a text", 0).Err())
 
-	err := must.New(redisbroker.NewSink(client, nil)).Send(t.Context(), message("k", 1, "1"))
+	err := testkit.Must(redisbroker.NewSink(client, nil)).Send(t.Context(), message("k", 1, "1"))
 
 	require.ErrorContains(t, err, "WRONGTYPE")
 	require.Nil(t, failure.DispositionOf(err))
@@ -269,14 +267,14 @@ func TestAGroupThatIsDeletedIsMadeAgain(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	s.Publish(t, brokertest.Message{ID: "one", Key: "k", Data: "1"})
-	require.Equal(t, "one", await.Receive(t, "a message", got))
+	require.Equal(t, "one", testkit.Receive(t, "a message", got))
 
 	require.NoError(t, s.client(t).Del(t.Context(), stream).Err())
 	s.Publish(t, brokertest.Message{ID: "two", Key: "k", Data: "1"})
 
-	require.Equal(t, "two", await.Receive(t, "a message", got))
+	require.Equal(t, "two", testkit.Receive(t, "a message", got))
 	cancel()
-	require.NoError(t, await.Receive(t, "the end of the run", ended))
+	require.NoError(t, testkit.Receive(t, "the end of the run", ended))
 }
 
 // While a function goes on for longer than the lease no other receiver has its message.
@@ -294,12 +292,12 @@ func TestAMessageInWorkIsExtended(t *testing.T) {
 		return nil
 	}})
 	go func() { ended <- first.Run(ctx) }()
-	await.Receive(t, "a call of the function", begun)
+	testkit.Receive(t, "a call of the function", begun)
 	client := s.client(t)
 	extended := 0
 	last := time.Duration(0)
 
-	await.That(t, "the message was extended three times", func() (bool, any) {
+	testkit.Await(t, "the message was extended three times", func() (bool, any) {
 		pending, err := client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: stream, Group: group, Start: "-", End: "+", Count: 10}).Result()
 		require.NoError(t, err)
 		require.Len(t, pending, 1)
@@ -311,9 +309,9 @@ func TestAMessageInWorkIsExtended(t *testing.T) {
 		return extended >= 3, extended
 	})
 	close(finish)
-	await.Equal(t, "acknowledged messages", 1, func() int64 { return first.Stats().Acked })
+	testkit.AwaitEqual(t, "acknowledged messages", 1, func() int64 { return first.Stats().Acked })
 	cancel()
-	require.NoError(t, await.Receive(t, "the end of the run", ended))
+	require.NoError(t, testkit.Receive(t, "the end of the run", ended))
 }
 
 func TestAnEntryAsARequest(t *testing.T) {
@@ -361,7 +359,7 @@ func TestMistakesAreToldTogether(t *testing.T) {
 	}
 	long := message("k", 1, "1")
 	long.Topic = strings.Repeat("x", 3000)
-	err = must.New(redisbroker.NewSink(client, nil)).Send(t.Context(), long)
+	err = testkit.Must(redisbroker.NewSink(client, nil)).Send(t.Context(), long)
 	require.True(t, failure.DispositionOf(err).Asks(failure.Refuse))
 	require.Less(t, len(err.Error()), 4000)
 }

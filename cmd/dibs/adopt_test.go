@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // As the machine does that runs out of memory, and at each phase, which a lock keeps from its end.
@@ -52,7 +52,7 @@ func TestKilledAdoptIsRunAgain(t *testing.T) {
 
 		_, err = holder.Exec(t.Context(), "rollback")
 		require.NoError(t, err)
-		await.Equal(t, "sessions of the process that was killed", 0, func() (left int) {
+		testkit.AwaitEqual(t, "sessions of the process that was killed", 0, func() (left int) {
 			err := conn.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt'").Scan(&left)
 			require.NoError(t, err)
 			return left

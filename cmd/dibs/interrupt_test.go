@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // The process is gone then, and a large table would keep the server busy for long.
@@ -31,11 +31,11 @@ func TestInterruptedCommandLeavesNothingRunningOnTheServer(t *testing.T) {
 	for _, args := range [][]string{{"verify"}, {"report", "streams"}} {
 		command := dibs(t, where, args...)
 		require.NoError(t, command.Start())
-		await.Equal(t, args[0]+" waits for the table", 1, busy)
+		testkit.AwaitEqual(t, args[0]+" waits for the table", 1, busy)
 
 		require.NoError(t, command.Process.Signal(os.Interrupt))
 
 		require.Equal(t, 130, exitCode(t, command.Wait()))
-		await.Equal(t, args[0]+" has left no session that waits", 0, busy)
+		testkit.AwaitEqual(t, args[0]+" has left no session that waits", 0, busy)
 	}
 }

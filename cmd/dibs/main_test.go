@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // TestMain is the command itself if the environment says so, so that the tests
@@ -32,7 +32,7 @@ func dibs(t *testing.T, store string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.WaitLimit)
 	t.Cleanup(cancel)
 	command := exec.CommandContext(ctx, self, args...)
 	command.Env = append(os.Environ(), "DIBS_TEST_MAIN=1", "DIBS_STORE="+store)

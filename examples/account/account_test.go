@@ -15,8 +15,7 @@ import (
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -33,7 +32,7 @@ type fixture struct {
 
 func setup(t *testing.T) fixture {
 	t.Helper()
-	return fixture{must.New(messagestore.New(memory.New(), nil)), t}
+	return fixture{testkit.Must(messagestore.New(memory.New(), nil)), t}
 }
 
 // send writes commands to the account, each as a message of its own.
@@ -85,7 +84,7 @@ func (f fixture) events(id string) ([]string, account.Account) {
 		require.NoError(f.t, err)
 		types = append(types, m.Type)
 	}
-	accounts := must.New(entity.New(f.Store, account.Category, account.Projection(), nil))
+	accounts := testkit.Must(entity.New(f.Store, account.Category, account.Projection(), nil))
 	a, _, err := accounts.Get(f.t.Context(), id)
 	require.NoError(f.t, err)
 	return types, a
@@ -138,9 +137,9 @@ func TestMessagesDeliveredAgainChangeNothing(t *testing.T) {
 	types, a := f.events("1")
 	require.Equal(t, []string{"Opened", "Deposited", "Withdrawn", "WithdrawalRejected"}, types)
 
-	mux := must.New(account.Handlers(f.Store, nil))
+	mux := testkit.Must(account.Handlers(f.Store, nil))
 	for _, category := range []messagestore.Category{account.Commands, account.Copies} {
-		again := must.New(consumer.New(f.Store, category, "again", asBefore(t, mux), nil))
+		again := testkit.Must(consumer.New(f.Store, category, "again", asBefore(t, mux), nil))
 		require.NoError(t, again.CatchUp(t.Context()))
 	}
 
@@ -282,13 +281,13 @@ func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
 	errs := make(chan error, 2)
 	for _, category := range []messagestore.Category{account.Commands, account.Copies} {
 		for _, name := range []string{"left", "right"} {
-			mux := must.New(account.Handlers(f.Store, nil))
-			c := must.New(consumer.New(f.Store, category, name, asBefore(t, mux), &consumer.Config{
+			mux := testkit.Must(account.Handlers(f.Store, nil))
+			c := testkit.Must(consumer.New(f.Store, category, name, asBefore(t, mux), &consumer.Config{
 				Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: time.Minute, MaxBackoff: time.Millisecond}},
 			}))
 			go func() { errs <- c.CatchUp(t.Context()) }()
 		}
-		require.NoError(t, errors.Join(await.Receive(t, "a consumer", errs), await.Receive(t, "the other consumer", errs)))
+		require.NoError(t, errors.Join(testkit.Receive(t, "a consumer", errs), testkit.Receive(t, "the other consumer", errs)))
 	}
 	f.handle()
 

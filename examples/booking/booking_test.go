@@ -16,8 +16,8 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/booking"
 	"github.com/dibs-go/dibs/examples/booking/fakeairline"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
@@ -82,7 +82,7 @@ func run(t *testing.T, s *booking.Service) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		require.NoError(t, await.Receive(t, "the end of the service", ended))
+		require.NoError(t, testkit.Receive(t, "the end of the service", ended))
 	}
 	t.Cleanup(stop)
 	return stop
@@ -293,7 +293,7 @@ func TestReplicasShareTheTrips(t *testing.T) {
 			}
 			stop()
 			count := map[saga.State]int{}
-			ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 			defer cancel()
 			for _, id := range ids {
 				status, err := w.Trips.Wait(ctx, id)

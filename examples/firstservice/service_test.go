@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/postgrestest"
@@ -39,7 +39,7 @@ func TestTheServiceBooksADepositOnce(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, request(t, http.MethodPut, service+"/deposits/d2", `{"account":"123","amount":1}`, nil))
 
 	var account Account
-	await.That(t, "both deposits, each once", func() (bool, any) {
+	testkit.Await(t, "both deposits, each once", func() (bool, any) {
 		status := request(t, http.MethodGet, service+"/accounts/123", "", &account)
 		return status == http.StatusOK && account.Balance == 1001, fmt.Sprint(status, " ", account)
 	})
@@ -50,7 +50,7 @@ func TestTheServiceBooksADepositOnce(t *testing.T) {
 	}
 	require.Equal(t, http.StatusOK, request(t, http.MethodGet, service+"/ready", "", nil))
 	cancel()
-	require.NoError(t, await.Receive(t, "the end of the service", done))
+	require.NoError(t, testkit.Receive(t, "the end of the service", done))
 }
 
 // The probe says why it fails, and the service does not start without the right to write.
@@ -83,7 +83,7 @@ func TestTheServiceChecksItsRights(t *testing.T) {
 
 func request(t *testing.T, method, url, body string, into any) (status int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	require.NoError(t, err)

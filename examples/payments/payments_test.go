@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/examples/payments"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -53,7 +53,7 @@ func newAPI(t *testing.T, bank http.Handler) http.Handler {
 	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "payments.db"), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = driver.Close() })
-	txs, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
+	txs, err := messagestore.Transactional[*sql.Tx](testkit.Must(messagestore.New(driver, nil)))
 	require.NoError(t, err)
 	outside := httptest.NewServer(bank)
 	t.Cleanup(outside.Close)

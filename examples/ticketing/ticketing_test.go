@@ -23,8 +23,8 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/examples/ticketing"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -103,7 +103,7 @@ func (th *theatre) start(t *testing.T) (end func()) {
 	go func() { ended <- ticketing.Run(ctx, own, th.config) }()
 	var once sync.Once
 	end = func() {
-		once.Do(func() { cancel(); require.NoError(t, await.Receive(t, "the end of a replica", ended)) })
+		once.Do(func() { cancel(); require.NoError(t, testkit.Receive(t, "the end of a replica", ended)) })
 	}
 	t.Cleanup(end)
 	return end
@@ -111,7 +111,7 @@ func (th *theatre) start(t *testing.T) (end func()) {
 
 func (th *theatre) call(t *testing.T, method, path, key, body string) (status int, location, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, th.url+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func (th *theatre) hold(t *testing.T, seat, key, email string) string {
 
 func (th *theatre) answer(t *testing.T, location string) (answer string) {
 	t.Helper()
-	await.That(t, "a decision at "+location, func() (bool, any) {
+	testkit.Await(t, "a decision at "+location, func() (bool, any) {
 		var status int
 		status, _, answer = th.call(t, http.MethodGet, location, "", "")
 		return status == http.StatusOK, fmt.Sprint(status, " ", answer)
@@ -165,7 +165,7 @@ func TestASeatIsSoldOnceAndARequestIsCarriedOutOnce(t *testing.T) {
 	rows, held := th.rows(t, "12A")
 	require.Equal(t, 2, rows)
 	require.Equal(t, 1, held)
-	await.Equal(t, "a mail to each", [2]int{1, 1}, func() [2]int {
+	testkit.AwaitEqual(t, "a mail to each", [2]int{1, 1}, func() [2]int {
 		return [2]int{len(th.mail.texts("ann@example.com")), len(th.mail.texts("bob@example.com"))}
 	})
 	require.Equal(t, []string{"seat 12A is yours"}, th.mail.texts("ann@example.com"))
@@ -222,7 +222,7 @@ func TestReplicasHandOver(t *testing.T) {
 
 	require.JSONEq(t, `{"seat":"2","held":true}`, th.hold(t, "2", "k2", "ann@example.com"))
 	require.JSONEq(t, `{"seat":"1","held":true}`, th.answer(t, "/seats/1/holds/k1"))
-	await.Equal(t, "the mails of both replicas", 2, func() int { return len(th.mail.texts("ann@example.com")) })
+	testkit.AwaitEqual(t, "the mails of both replicas", 2, func() int { return len(th.mail.texts("ann@example.com")) })
 }
 
 // A command that no retry helps stops its consumer. The service goes on beside it, and the command
@@ -242,7 +242,7 @@ func TestACommandThatCannotBeReadTakesNoOtherPartAlong(t *testing.T) {
 	require.NoError(t, err)
 	bad, err := store.Last(t.Context(), "seat:command-1")
 	require.NoError(t, err)
-	stopped := await.Receive(t, "the consumer stops", book)
+	stopped := testkit.Receive(t, "the consumer stops", book)
 	require.Contains(t, stopped, fmt.Sprintf(`"park":"dibs consumers park seat:command seats --position %d --reason TEXT"`, bad.GlobalPosition))
 	status, location, text := th.call(t, http.MethodPost, "/seats/2/holds", "k2", `{"email":"bob@example.com"}`)
 	require.Equal(t, http.StatusAccepted, status, text)
@@ -251,7 +251,7 @@ func TestACommandThatCannotBeReadTakesNoOtherPartAlong(t *testing.T) {
 	require.NoError(t, err)
 
 	require.JSONEq(t, `{"seat":"2","held":true}`, th.answer(t, location))
-	await.Equal(t, "a mail to bob", 1, func() int { return len(th.mail.texts("bob@example.com")) })
+	testkit.AwaitEqual(t, "a mail to bob", 1, func() int { return len(th.mail.texts("bob@example.com")) })
 }
 
 // lines are the lines of a log.

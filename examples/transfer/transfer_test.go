@@ -20,9 +20,8 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/transfer"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -201,8 +200,8 @@ func (w *world) run(t *testing.T) (stop func()) {
 	var running sync.WaitGroup
 	for _, part := range []func(context.Context) error{
 		w.service.Run,
-		must.New(w.service.ToBank("http://bank", &outbox.HTTPConfig{Transport: direct{w.bank}})).Run,
-		must.New(w.service.ToSink("events", w.events)).Run,
+		testkit.Must(w.service.ToBank("http://bank", &outbox.HTTPConfig{Transport: direct{w.bank}})).Run,
+		testkit.Must(w.service.ToSink("events", w.events)).Run,
 	} {
 		running.Go(func() {
 			if err := part(ctx); err != nil {
@@ -241,7 +240,7 @@ func (w *world) order(t *testing.T, key string, amount int64) {
 // end waits for the end of a transfer.
 func (w *world) end(t *testing.T, key string) (p transfer.Progress) {
 	t.Helper()
-	await.That(t, "the end of transfer "+key, func() (bool, any) {
+	testkit.Await(t, "the end of transfer "+key, func() (bool, any) {
 		answer := httptest.NewRecorder()
 		w.service.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/transfers/"+key, http.NoBody))
 		require.Equal(t, http.StatusOK, answer.Code)

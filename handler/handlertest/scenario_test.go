@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres/postgrestest"
@@ -50,14 +50,14 @@ func balances(store *messagestore.Store) *entity.Store[balance] {
 	p := entity.NewProjection[balance]()
 	entity.On(p, func(b balance, e deposited) balance { return balance{b.Amount + e.Amount} })
 	entity.On(p, func(b balance, e withdrawn) balance { return balance{b.Amount - e.Amount} })
-	return must.New(entity.New(store, book, p, nil))
+	return testkit.Must(entity.New(store, book, p, nil))
 }
 
 var errPoor = errors.New("insufficient funds")
 
 // handlers are those of a service.
 func handlers(store *messagestore.Store) (*handler.Mux, error) {
-	once := must.New(reservation.New(store, "accounts", nil))
+	once := testkit.Must(reservation.New(store, "accounts", nil))
 	all := balances(store)
 	mux := handler.New()
 	handler.Register(mux, reservation.Inline(once, withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) ([]messagestore.StreamWrite, error) {
@@ -103,7 +103,7 @@ func TestAScenarioDeliversCopies(t *testing.T) {
 
 func copying(store *messagestore.Store) (*handler.Mux, error) {
 	mux := handler.New()
-	handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "accounts", nil)), withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) error {
+	handler.Register(mux, reservation.Copy(testkit.Must(reservation.New(store, "accounts", nil)), withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) error {
 		_, err := store.Write(ctx, book.Stream(m.Stream.CardinalID()), messagestore.AnyVersion, withdrawn{m.Body.Amount})
 		return err
 	}))
@@ -114,7 +114,7 @@ func copying(store *messagestore.Store) (*handler.Mux, error) {
 func TestAScenarioOverAStoreOfTheTest(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) *messagestore.Store{
-		"memory":     func(*testing.T) *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) },
+		"memory":     func(*testing.T) *messagestore.Store { return testkit.Must(messagestore.New(memory.New(), nil)) },
 		"PostgreSQL": func(t *testing.T) *messagestore.Store { return postgrestest.New(t, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestAScenarioOverAStoreOfTheTest(t *testing.T) {
 				require.NoError(t, err)
 			}
 
-			s := handlertest.Over(t, store, must.New(handlers(store))).
+			s := handlertest.Over(t, store, testkit.Must(handlers(store))).
 				When(commands.Stream("123"), withdraw{"w1", 300}).
 				Then(book.Stream("123"), withdrawn{300}).
 				Redelivered().
@@ -144,14 +144,14 @@ func TestAScenarioOverAStoreOfTheTest(t *testing.T) {
 // The checks of a scenario give a reserver to no consumer.
 func TestHandlersOfAScenarioServeAConsumerToo(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
-	mux := must.New(handlers(store))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	mux := testkit.Must(handlers(store))
 	handlertest.Over(t, store, mux).
 		Given(book.Stream("123"), deposited{1000}).
 		When(commands.Stream("123"), withdraw{"w1", 300}).
 		Then(book.Stream("123"), withdrawn{300})
 
-	require.NoError(t, must.New(consumer.New(store, commands, "accounts", mux, nil)).CatchUp(t.Context()))
+	require.NoError(t, testkit.Must(consumer.New(store, commands, "accounts", mux, nil)).CatchUp(t.Context()))
 }
 
 // A listless driver lists no categories.
@@ -256,8 +256,8 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 		},
 		"a store that lists no categories": {
 			func(t testing.TB) {
-				store := must.New(messagestore.New(listless{memory.New()}, nil))
-				handlertest.Over(t, store, must.New(handlers(store))).When(commands.Stream("123"), withdraw{"w1", 300})
+				store := testkit.Must(messagestore.New(listless{memory.New()}, nil))
+				handlertest.Over(t, store, testkit.Must(handlers(store))).When(commands.Stream("123"), withdraw{"w1", 300})
 			},
 			[]string{"when: read categories: not supported by this driver"},
 		},
@@ -271,14 +271,14 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 		},
 		"handlers over another store": {
 			func(t testing.TB) {
-				handlertest.Over(t, must.New(messagestore.New(memory.New(), nil)), must.New(handlers(must.New(messagestore.New(memory.New(), nil))))).
+				handlertest.Over(t, testkit.Must(messagestore.New(memory.New(), nil)), testkit.Must(handlers(testkit.Must(messagestore.New(memory.New(), nil))))).
 					When(commands.Stream("123"), withdraw{"w1", 300}).ThenError(errPoor).ThenNothing()
 			},
 			[]string{`handlers: invalid store of reserver "accounts": it is another store than that of the delivered messages: Withdraw account:command-123@0 is not there`},
 		},
 		"handlers over another store than that of New": {
 			func(t testing.TB) {
-				other := must.New(messagestore.New(memory.New(), nil))
+				other := testkit.Must(messagestore.New(memory.New(), nil))
 				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return copying(other) }).When(commands.Stream("123"), withdraw{"w1", 300}).ThenNothing()
 			},
 			[]string{`handlers: invalid store of reserver "accounts": it is another store than that of the delivered messages: Withdraw account:command-123@0 is not there`},

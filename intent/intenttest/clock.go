@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 var clockTests = []test{
@@ -86,7 +86,7 @@ func waiterOutlastsTheClock(t *testing.T, f *fixture) {
 	off.Store(int64(-time.Hour))
 	began := time.Now()
 	r := request("W")
-	r.Wait = await.Limit
+	r.Wait = testkit.WaitLimit
 
 	next := lease(t, f.hasty, r)
 

@@ -22,8 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/intentlog"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -215,7 +215,7 @@ func (f *fixture) lapse(t *testing.T, m *intent.Manager) {
 
 func untilNotHeld(t *testing.T, m *intent.Manager, key string) intent.Intent {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer cancel()
 	i, err := m.Await(ctx, "", key)
 	require.NoError(t, err)
@@ -227,7 +227,7 @@ func untilNotHeld(t *testing.T, m *intent.Manager, key string) intent.Intent {
 func (f *fixture) inTime(t *testing.T, try func(ttl time.Duration) bool) {
 	t.Helper()
 	ttl := shortTTL
-	await.That(t, "a holder keeps its lease", func() (bool, any) {
+	testkit.Await(t, "a holder keeps its lease", func() (bool, any) {
 		if try(ttl) {
 			return true, nil
 		}

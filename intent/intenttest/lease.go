@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/intentlog"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -123,7 +123,7 @@ func heldAsLongAsExtended(t *testing.T, f *fixture) {
 		if inTime {
 			stop()
 			require.ErrorIs(t, work.Err(), context.Canceled)
-			await.That(t, "another session is granted it", func() (bool, any) {
+			testkit.Await(t, "another session is granted it", func() (bool, any) {
 				f.lapse(t, f.short) // an extension that was on its way may come after it
 				a := reserve(t, f.m, request("other"))
 				return a.Outcome == intent.Reserved, a.Outcome

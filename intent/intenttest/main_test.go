@@ -5,10 +5,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
-	tier.ManyAtOnce()
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }

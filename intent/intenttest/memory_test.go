@@ -13,7 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/intent/intenttest"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -26,9 +26,11 @@ func (forgettingStore) Forgets() bool { return true }
 func TestIntentsInMemory(t *testing.T) {
 	t.Parallel()
 	intenttest.Run(t, intenttest.Options{
-		Open: func(*testing.T) intent.Store { return forgettingStore{must.New(messagestore.New(memory.New(), nil))} },
+		Open: func(*testing.T) intent.Store {
+			return forgettingStore{testkit.Must(messagestore.New(memory.New(), nil))}
+		},
 		OpenWithClock: func(_ *testing.T, clock func() time.Time) intent.Store {
-			return must.New(messagestore.New(memory.NewWithClock(clock), nil))
+			return testkit.Must(messagestore.New(memory.NewWithClock(clock), nil))
 		},
 		Bubble: true,
 	})
@@ -38,7 +40,7 @@ func TestIntentsInMemory(t *testing.T) {
 func TestOfTwoThatLeaveAtOnceBothLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &gathering{Store: must.New(messagestore.New(memory.New(), nil))}
+		store := &gathering{Store: testkit.Must(messagestore.New(memory.New(), nil))}
 		managers := make([]*intent.Manager, 3)
 		for i := range managers {
 			var err error

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // A mutant is a manager with a bug: an edit of its source, which the compiler reads from an
@@ -320,10 +320,10 @@ var mutants = []mutant{
 
 // TestEveryMutantIsFound takes minutes in the long tier. For every change one mutant has its turn.
 func TestEveryMutantIsFound(t *testing.T) {
-	tier.NeedsChange(t)
+	testkit.NeedsChange(t)
 	t.Parallel()
 	for i, m := range mutants {
-		if !tier.Long() && i != tier.Turn(len(mutants)) {
+		if !testkit.Long() && i != testkit.Turn(len(mutants)) {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {

@@ -11,9 +11,8 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/intent/intenttest"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -23,7 +22,7 @@ func TestIntentsOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	intenttest.Run(t, intenttest.Options{Open: func(*testing.T) intent.Store {
-		return must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+		return testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	}})
 }
 
@@ -33,7 +32,7 @@ func TestIntentsThroughPgBouncer(t *testing.T) {
 	pgtest.Pool(t)
 	through := pgtest.Connect(t, bouncer.URL)
 	intenttest.Run(t, intenttest.Options{Open: func(*testing.T) intent.Store {
-		return must.New(messagestore.New(must.New(postgres.New(through, nil)), nil))
+		return testkit.Must(messagestore.New(testkit.Must(postgres.New(through, nil)), nil))
 	}})
 }
 
@@ -43,7 +42,7 @@ func transactions(t *testing.T, pool *pgxpool.Pool) storetest.TransactOptions[pg
 	_, err := pool.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.intent_counters (name text primary key, n bigint)")
 	require.NoError(t, err)
 	return storetest.TransactOptions[pgx.Tx]{
-		Open: func(*testing.T) messagestore.Driver { return must.New(postgres.New(pool, nil)) },
+		Open: func(*testing.T) messagestore.Driver { return testkit.Must(postgres.New(pool, nil)) },
 		Add: func(ctx context.Context, tx pgx.Tx, counter string) error {
 			_, err := tx.Exec(ctx, "insert into public.intent_counters values ($1, 1) on conflict (name) do update set n = intent_counters.n + 1", counter)
 			return err
@@ -64,7 +63,7 @@ func TestIntentsInTransactionsOnPostgreSQL(t *testing.T) {
 func TestConfirmInATransactionOfTheCaller(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	m, err := intent.New(must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), intenttest.Category(t), nil)
+	m, err := intent.New(testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), intenttest.Category(t), nil)
 	require.NoError(t, err)
 	grant := func(t *testing.T, key string) *intent.Lease {
 		t.Helper()
@@ -83,7 +82,7 @@ func TestConfirmInATransactionOfTheCaller(t *testing.T) {
 		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-		in, err := l.In(t.Context(), must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)))
+		in, err := l.In(t.Context(), testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)))
 		if err != nil {
 			return tx, err
 		}
@@ -128,9 +127,9 @@ func TestConfirmInATransactionOfTheCaller(t *testing.T) {
 	t.Run("another database", func(t *testing.T) {
 		l := grant(t, "here")
 		elsewhere := pgtest.Connect(t, pgtest.Migrated(t))
-		_, err := l.In(t.Context(), must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)))
+		_, err := l.In(t.Context(), testkit.Must(messagestore.New(testkit.Must(postgres.New(elsewhere, nil)), nil)))
 		require.ErrorIs(t, err, messagestore.ErrNotFound)
-		tx, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)))
+		tx, err := messagestore.Transactional[pgx.Tx](testkit.Must(messagestore.New(testkit.Must(postgres.New(elsewhere, nil)), nil)))
 		require.NoError(t, err)
 		_, err = tx.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 			return l.Confirmation("elsewhere"), nil
@@ -151,9 +150,9 @@ func TestALeaseIsKeptByWorkThatHoldsTheWholePool(t *testing.T) {
 	config.MaxConns = 1
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	work := func(ttl time.Duration) error {
-		store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+		store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 		defer func() { require.NoError(t, store.Close()) }() // the connections beside the pool
 		m, err := intent.New(store, intenttest.Category(t), &intent.Config{TTL: ttl})
 		require.NoError(t, err)
@@ -176,7 +175,7 @@ func TestALeaseIsKeptByWorkThatHoldsTheWholePool(t *testing.T) {
 	}
 
 	ttl := 100 * time.Millisecond
-	await.That(t, "a lease is kept on a machine that is in time", func() (bool, any) {
+	testkit.Await(t, "a lease is kept on a machine that is in time", func() (bool, any) {
 		ttl *= 2
 		err := work(ttl)
 		return err == nil, err

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -154,7 +154,7 @@ func TestTheExactRecipePaysOnce(t *testing.T) {
 
 func TestTheFastRecipeLooksBeforeItPaysAgain(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil)), nil))
 	var receipts []Receipt
 	var outcomes []intent.Outcome
 	tell := tells(&receipts, &outcomes)

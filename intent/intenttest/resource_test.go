@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -51,7 +51,7 @@ func requireATableThatRefusesLateWrites(t *testing.T, db *sql.DB) {
 	table, upsert := fencedUpsert(t)
 	_, err := db.ExecContext(t.Context(), table)
 	require.NoError(t, err)
-	m, err := intent.New(must.New(messagestore.New(memory.New(), nil)), "payment:intent", nil)
+	m, err := intent.New(testkit.Must(messagestore.New(memory.New(), nil)), "payment:intent", nil)
 	require.NoError(t, err)
 	grant := func() int64 {
 		a, err := m.Reserve(t.Context(), intent.Request{Key: "k", Content: "x"})

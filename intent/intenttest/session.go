@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -110,7 +110,7 @@ func begin(t *testing.T, m *intent.Manager, r intent.Request) call {
 		})
 		ended <- outcome{answer, err}
 	}()
-	await.Receive(t, "the work begins", began)
+	testkit.Receive(t, "the work begins", began)
 	return call{ended, cause, func(result any, err error) { returns <- returned{result, err} }}
 }
 
@@ -138,19 +138,19 @@ func releasedByTheOther(t *testing.T, f *fixture) {
 		}
 		one, other := begin(t, f.hasty, r), begin(t, m, r)
 		one.end(nil, errWork)
-		require.ErrorIs(t, await.Receive(t, "the first call ends", one.ended).err, errWork)
+		require.ErrorIs(t, testkit.Receive(t, "the first call ends", one.ended).err, errWork)
 		if second.taken {
 			next := r
 			next.Session = "B"
 			require.NoError(t, lease(t, f.m, next).Confirm(t.Context(), "B's"))
 		}
 		if second.heeds {
-			require.ErrorIs(t, await.Receive(t, "the second call's work is told", other.cause), intent.ErrLeaseLost, name)
+			require.ErrorIs(t, testkit.Receive(t, "the second call's work is told", other.cause), intent.ErrLeaseLost, name)
 		} else {
 			other.end("A's", second.with)
 		}
 
-		got := await.Receive(t, "the second call ends", other.ended)
+		got := testkit.Receive(t, "the second call ends", other.ended)
 
 		if second.with != nil { // it has nothing to lose, and what it wanted has happened
 			require.ErrorIs(t, got.err, second.with)
@@ -194,16 +194,16 @@ func confirmedByTheOther(t *testing.T, f *fixture) {
 		}
 		one, other := begin(t, f.hasty, r), begin(t, m, r)
 		one.end(second.first, nil)
-		confirmed := await.Receive(t, "the first call ends", one.ended)
+		confirmed := testkit.Receive(t, "the first call ends", one.ended)
 		require.NoError(t, confirmed.err)
 		require.Equal(t, intent.Done, confirmed.answer.Intent.Status)
 		if second.heeds {
-			require.ErrorIs(t, await.Receive(t, "the second call's work is told", other.cause), intent.ErrLeaseLost, name)
+			require.ErrorIs(t, testkit.Receive(t, "the second call's work is told", other.cause), intent.ErrLeaseLost, name)
 		} else {
 			other.end(second.result, second.with)
 		}
 
-		got := await.Receive(t, "the second call ends", other.ended)
+		got := testkit.Receive(t, "the second call ends", other.ended)
 
 		require.ErrorIs(t, got.err, intent.ErrLeaseLost, name)
 		if second.with != nil {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/intent/intenttest"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -36,7 +36,7 @@ func openDB(t *testing.T, path string) *sql.DB {
 func TestIntentsOnSQLite(t *testing.T) {
 	t.Parallel()
 	intenttest.Run(t, intenttest.Options{Open: func(t *testing.T) intent.Store {
-		return must.New(messagestore.New(openSQLite(t, filepath.Join(t.TempDir(), "intents.db")), nil))
+		return testkit.Must(messagestore.New(openSQLite(t, filepath.Join(t.TempDir(), "intents.db")), nil))
 	}})
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -153,7 +153,7 @@ func (f *fixture) leaveInLine(t *testing.T, m *intent.Manager, key, session stri
 	f.untilInLine(t, m, key, session)
 	store.dead.Store(true)
 	cancel()
-	await.Receive(t, "the waiter is gone", gone)
+	testkit.Receive(t, "the waiter is gone", gone)
 }
 
 // A dying store belongs to a process that dies: no call reaches the store any more.
@@ -182,7 +182,7 @@ func (d dying) Last(ctx context.Context, stream messagestore.StreamName) (*messa
 // untilInLine waits until session is the last in the line. It must not get the intent before.
 func (f *fixture) untilInLine(t *testing.T, m *intent.Manager, key, session string) {
 	t.Helper()
-	await.That(t, session+" is the last in the line", func() (bool, any) {
+	testkit.Await(t, session+" is the last in the line", func() (bool, any) {
 		i, err := m.Lookup(t.Context(), "", key)
 		require.NoError(t, err)
 		n := len(i.Line)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -61,7 +61,7 @@ type transacting[Tx any] struct {
 func (f *transacting[Tx]) open(t *testing.T) {
 	t.Helper()
 	f.driver = f.Open(t)
-	tx, err := messagestore.Transactional[Tx](must.New(messagestore.New(f.driver, nil)))
+	tx, err := messagestore.Transactional[Tx](testkit.Must(messagestore.New(f.driver, nil)))
 	require.NoError(t, err)
 	f.tx = tx
 	f.use(t, tx.Store)
@@ -142,7 +142,7 @@ func lostCommitsNothing[Tx any](t *testing.T, f *transacting[Tx]) {
 // The other database has the stream too, at the same version and with the same holder's name: only
 // the message differs.
 func anotherDatabaseIsRefused[Tx any](t *testing.T, f *transacting[Tx]) {
-	elsewhere, err := intent.New(must.New(messagestore.New(memory.New(), nil)), f.category, nil)
+	elsewhere, err := intent.New(testkit.Must(messagestore.New(memory.New(), nil)), f.category, nil)
 	require.NoError(t, err)
 	stranger := lease(t, elsewhere, request("A"))
 	l := lease(t, f.m, request("A"))

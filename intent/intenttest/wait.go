@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 var waitTests = []test{
@@ -56,7 +56,7 @@ func (q *queue) join(t *testing.T, f *fixture, m *intent.Manager, session string
 			t.Error(err)
 		}
 	})
-	await.That(t, session+" is the last in the line, or was served", func() (bool, any) {
+	testkit.Await(t, session+" is the last in the line, or was served", func() (bool, any) {
 		i, err := f.m.Lookup(t.Context(), "", key)
 		require.NoError(t, err)
 		q.mu.Lock()
@@ -81,7 +81,7 @@ func untilEnd(t *testing.T, what string, all *sync.WaitGroup) {
 		all.Wait()
 		close(ended)
 	}()
-	await.Receive(t, what, ended)
+	testkit.Receive(t, what, ended)
 }
 
 func lineInOrder(t *testing.T, f *fixture) {
@@ -149,7 +149,7 @@ func waitEndsWithContext(t *testing.T, f *fixture) {
 	cancelled := time.Now()
 	cancel()
 
-	require.ErrorIs(t, await.Receive(t, "the waiter gives up", ended), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the waiter gives up", ended), context.Canceled)
 	if f.options.Bubble {
 		require.Equal(t, cancelled, time.Now(), "at once")
 	}
@@ -179,7 +179,7 @@ func leaversKeepNobody(t *testing.T, f *fixture) {
 			}
 		})
 	}
-	await.Equal(t, "sessions in the line", callers, func() int { return len(f.lookup(t).Line) })
+	testkit.AwaitEqual(t, "sessions in the line", callers, func() int { return len(f.lookup(t).Line) })
 
 	cancel()
 
@@ -206,7 +206,7 @@ func waitIsTold(t *testing.T, f *fixture) {
 			}
 		})
 	}
-	await.Equal(t, "sessions in the line", 3, func() int { return len(f.lookup(t).Line) })
+	testkit.AwaitEqual(t, "sessions in the line", 3, func() int { return len(f.lookup(t).Line) })
 
 	require.NoError(t, l.Confirm(t.Context(), "paid"))
 
@@ -216,7 +216,7 @@ func waitIsTold(t *testing.T, f *fixture) {
 func waitTakesOver(t *testing.T, f *fixture) {
 	late := lease(t, f.short, request("late"))
 	r := request("W")
-	r.Wait = await.Limit
+	r.Wait = testkit.WaitLimit
 
 	next := lease(t, f.m, r)
 
@@ -246,7 +246,7 @@ func waitOfSeveral(t *testing.T, f *fixture) {
 	require.NoError(t, a.Release(t.Context(), ""))
 	require.NoError(t, b.Release(t.Context(), ""))
 
-	require.Equal(t, intent.Reserved, await.Receive(t, "the waiter has both keys", got).Outcome)
+	require.Equal(t, intent.Reserved, testkit.Receive(t, "the waiter has both keys", got).Outcome)
 }
 
 func awaits(t *testing.T, f *fixture) {
@@ -267,7 +267,7 @@ func awaits(t *testing.T, f *fixture) {
 		}()
 		pause(t, shortTTL/3)
 		require.NoError(t, steps[end](t.Context(), l))
-		i = await.Receive(t, "the end of the lease is told", got)
+		i = testkit.Receive(t, "the end of the lease is told", got)
 		require.NotEqual(t, intent.Held, i.Status)
 		require.Equal(t, l.Token(), i.Token)
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -16,5 +16,5 @@ func NewWithClock(client redis.UniversalClient, hash string) *Store {
 	if clocked == appendLua {
 		panic("the script reads no time")
 	}
-	return &Store{must.New(messagestore.New(&driver{client: client, script: redis.NewScript(clocked)}, nil))}
+	return &Store{testkit.Must(messagestore.New(&driver{client: client, script: redis.NewScript(clocked)}, nil))}
 }

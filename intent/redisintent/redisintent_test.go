@@ -21,9 +21,9 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/intent/redisintent"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/localserver"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -226,7 +226,7 @@ func TestReleasedIntentIsTheWaiters(t *testing.T) {
 		}
 		granted <- a
 	}()
-	await.Equal(t, "sessions in the line", 1, func() int {
+	testkit.AwaitEqual(t, "sessions in the line", 1, func() int {
 		i, err := m.Lookup(t.Context(), "", "k")
 		require.NoError(t, err)
 		return len(i.Line)
@@ -234,7 +234,7 @@ func TestReleasedIntentIsTheWaiters(t *testing.T) {
 
 	require.NoError(t, first.Release(t.Context(), "no money"))
 
-	a := await.Receive(t, "the waiter is answered", granted)
+	a := testkit.Receive(t, "the waiter is answered", granted)
 	require.Equal(t, intent.Reserved, a.Outcome)
 	require.Equal(t, 2, a.Lease.Attempt())
 	require.Greater(t, a.Lease.Token(), first.Token())
@@ -462,7 +462,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 	s := newServer(t)
 	client := s.client()
 	defer client.Close()
-	client.Options().ReadTimeout = await.Limit // far above that of the context
+	client.Options().ReadTimeout = testkit.WaitLimit // far above that of the context
 	store, err := redisintent.New(client, nil)
 	require.NoError(t, err)
 	m := manager(t, store)
@@ -474,7 +474,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 
 	defer s.Signal(syscall.SIGCONT)
 	timeout := 25 * time.Millisecond
-	await.That(t, "a request is sent within its time", func() (bool, any) {
+	testkit.Await(t, "a request is sent within its time", func() (bool, any) {
 		timeout *= 2
 		s.Signal(syscall.SIGCONT)
 		_ = lease(t, m, request("A")) // there is a connection
@@ -484,7 +484,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 		began := time.Now()
 		_, err := m.Reserve(short, request("B"))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Less(t, time.Since(began), await.Limit, "go-redis waits for its own time")
+		require.Less(t, time.Since(began), testkit.WaitLimit, "go-redis waits for its own time")
 		return errors.Is(err, messagestore.ErrOutcomeUnknown), err
 	})
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -56,7 +56,7 @@ const (
 	commands messagestore.Category = "seat:command"
 )
 
-func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
+func newStore() *messagestore.Store { return testkit.Must(messagestore.New(memory.New(), nil)) }
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, bodies ...messagestore.Body) *messagestore.Message {
 	t.Helper()
@@ -170,7 +170,7 @@ var mistakes = []struct {
 		}},
 		{"`Copy` or `Inline` without a key", func(*testing.T) error {
 			mux := handler.New()
-			handler.Register(mux, reservation.Copy(must.New(reservation.New(newStore(), "seats", nil)), nil, nothing))
+			handler.Register(mux, reservation.Copy(testkit.Must(reservation.New(newStore(), "seats", nil)), nil, nothing))
 			return mux.Validate()
 		}},
 		{"a consumer without a handler", func(*testing.T) error {
@@ -205,12 +205,12 @@ var mistakes = []struct {
 				return err
 			}
 			pool.Close()
-			_, err = must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)).Write(t.Context(), "seat-1", messagestore.AnyVersion, held{})
+			_, err = testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)).Write(t.Context(), "seat-1", messagestore.AnyVersion, held{})
 			return err
 		}},
 		{"the user may only read", func(t *testing.T) error {
 			t.Helper()
-			_, err := must.New(messagestore.New(must.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)), nil)).Write(t.Context(), "seat-1", messagestore.AnyVersion, held{})
+			_, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)), nil)).Write(t.Context(), "seat-1", messagestore.AnyVersion, held{})
 			return err
 		}},
 		{"a write through the pool, beside an open transaction of the caller's that wrote", func(t *testing.T) error {
@@ -225,10 +225,10 @@ var mistakes = []struct {
 			}
 			defer func() { _ = tx.Rollback(context.Background()) }()
 			const category = messagestore.Category("mistakeInner")
-			if _, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, held{}); err != nil {
+			if _, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, held{}); err != nil {
 				return err
 			}
-			_, err = must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)).Write(t.Context(), category.Stream("2"), messagestore.AnyVersion, held{})
+			_, err = testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)).Write(t.Context(), category.Stream("2"), messagestore.AnyVersion, held{})
 			return err
 		}},
 		{"a write through a pool of one connection, which an open transaction of the caller's has", func(t *testing.T) error {
@@ -247,7 +247,7 @@ var mistakes = []struct {
 			defer func() { _ = tx.Rollback(context.Background()) }()
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			_, err = must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)).Write(ctx, "mistakeInner-1", messagestore.AnyVersion, held{})
+			_, err = testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)).Write(ctx, "mistakeInner-1", messagestore.AnyVersion, held{})
 			return err
 		}},
 		{"a write through the store in the function of Transact, over a pool of one connection", func(t *testing.T) error {
@@ -259,7 +259,7 @@ var mistakes = []struct {
 				return err
 			}
 			defer pool.Close()
-			txs, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
+			txs, err := messagestore.Transactional[pgx.Tx](testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)))
 			if err != nil {
 				return err
 			}
@@ -292,9 +292,9 @@ var mistakes = []struct {
 		{"a handler that writes to the category that it reads", func(t *testing.T) error {
 			t.Helper()
 			var lines logLines
-			store, n := must.New(messagestore.New(memory.New(), &messagestore.Config{Logger: lines.logger()})), 0
+			store, n := testkit.Must(messagestore.New(memory.New(), &messagestore.Config{Logger: lines.logger()})), 0
 			mux := handler.New()
-			once := must.New(reservation.New(store, "seats", nil))
+			once := testkit.Must(reservation.New(store, "seats", nil))
 			handler.Register(mux, reservation.Inline(once, key, func(_ context.Context, m handler.Message[hold]) ([]messagestore.StreamWrite, error) {
 				if n++; n > 20 {
 					return nil, nil
@@ -322,8 +322,8 @@ var mistakes = []struct {
 			store := newStore()
 			write(t, store, "seat-1", held{})
 			config := &consumer.Config{Logger: logger.Silent()}
-			return must.New(consumer.New(store, seats, "seats", handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
-				return must.New(consumer.New(store, seats, "seats", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), config)).CatchUp(ctx)
+			return testkit.Must(consumer.New(store, seats, "seats", handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+				return testkit.Must(consumer.New(store, seats, "seats", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), config)).CatchUp(ctx)
 			}), config)).CatchUp(t.Context())
 		}},
 	}},
@@ -331,7 +331,7 @@ var mistakes = []struct {
 		{"a reserver over another store than that of the consumer, when it starts", func(t *testing.T) error {
 			t.Helper()
 			mux := handler.New()
-			handler.Register(mux, reservation.Copy(must.New(reservation.New(newStore(), "seats", nil)), key, nothing))
+			handler.Register(mux, reservation.Copy(testkit.Must(reservation.New(newStore(), "seats", nil)), key, nothing))
 			return text(logged(t, newStore(), commands, mux, nil))
 		}},
 		{"two reservers of one name in two consumers", func(t *testing.T) error {
@@ -340,8 +340,8 @@ var mistakes = []struct {
 			write(t, store, "seat:command-1", hold{"k1"})
 			for _, name := range []string{"seats", "mailer"} {
 				mux := handler.New()
-				handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "shared", nil)), key, nothing))
-				if err := must.New(consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()); err != nil {
+				handler.Register(mux, reservation.Copy(testkit.Must(reservation.New(store, "shared", nil)), key, nothing))
+				if err := testkit.Must(consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()); err != nil {
 					return err
 				}
 			}
@@ -352,19 +352,19 @@ var mistakes = []struct {
 			store, mux := newStore(), handler.New()
 			write(t, store, "seat:command-1", hold{"k1"})
 			var lines logLines
-			handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "seats", &reservation.Config{Logger: lines.logger()})), key, nothing))
+			handler.Register(mux, reservation.Copy(testkit.Must(reservation.New(store, "seats", &reservation.Config{Logger: lines.logger()})), key, nothing))
 			logged(t, store, commands, mux, nil)
 			return text(lines.message())
 		}},
 		{"one reserver in two consumers", func(t *testing.T) error {
 			t.Helper()
 			store := newStore()
-			once := must.New(reservation.New(store, "shared", nil))
+			once := testkit.Must(reservation.New(store, "shared", nil))
 			write(t, store, "seat:command-1", hold{"k1"})
 			for _, name := range []string{"seats", "mailer"} {
 				mux := handler.New()
 				handler.Register(mux, reservation.Copy(once, key, nothing))
-				if err := must.New(consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()); err != nil {
+				if err := testkit.Must(consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()); err != nil {
 					return err
 				}
 			}
@@ -373,14 +373,14 @@ var mistakes = []struct {
 		{"an empty key", func(t *testing.T) error {
 			t.Helper()
 			store, mux := newStore(), handler.New()
-			handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "seats", nil)), key, nothing))
+			handler.Register(mux, reservation.Copy(testkit.Must(reservation.New(store, "seats", nil)), key, nothing))
 			write(t, store, "seat:command-1", hold{})
 			return text(logged(t, store, commands, mux, nil))
 		}},
 		{"`Reserve` of a message that is itself a reservation", func(t *testing.T) error {
 			t.Helper()
 			store := newStore()
-			once := must.New(reservation.New(store, "seats", nil))
+			once := testkit.Must(reservation.New(store, "seats", nil))
 			won, err := once.Reserve(t.Context(), write(t, store, "seat:command-1", hold{"k1"}), "k1")
 			if err != nil {
 				return err
@@ -391,7 +391,7 @@ var mistakes = []struct {
 		{"a key whose place another message has", func(t *testing.T) error {
 			t.Helper()
 			store := newStore()
-			once := must.New(reservation.New(store, "seats", nil))
+			once := testkit.Must(reservation.New(store, "seats", nil))
 			write(t, store, "seat:command+reservation+seats-1+k1", held{})
 			_, err := once.Reserve(t.Context(), write(t, store, "seat:command-1", hold{"k1"}), "k1")
 			return err
@@ -402,7 +402,7 @@ var mistakes = []struct {
 			p := entity.NewProjection[bool]()
 			entity.On(p, func(bool, held) bool { return true })
 			write(t, store, "seat-1", held{}, freed{})
-			_, _, err := must.New(entity.New(store, seats, p, nil)).Get(t.Context(), "1")
+			_, _, err := testkit.Must(entity.New(store, seats, p, nil)).Get(t.Context(), "1")
 			return err
 		}},
 	}},

@@ -15,8 +15,8 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -146,22 +146,22 @@ func TestADriverThatPanicsEndsNoProcess(t *testing.T) {
 			mux := handler.New()
 			handler.On(mux, failing)
 			s.breaks("park")
-			c := must.New(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()}))
+			c := testkit.Must(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()}))
 			ends(s.T, c.Run, func() { s.breaks("") })
 		},
 		"a look at parked messages": func(s *scene) {
 			s.breaks("ready")
 			mux := handler.New()
 			handler.On(mux, failing)
-			ends(s.T, must.New(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()})).Run, func() { s.breaks("") })
+			ends(s.T, testkit.Must(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()})).Run, func() { s.breaks("") })
 		},
 		"a message that is redriven": func(s *scene) {
 			write(s.T, s.store, "seat-1", held{})
 			mux := handler.New()
 			handler.On(mux, failing)
-			c := must.New(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()}))
+			c := testkit.Must(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()}))
 			require.NoError(s, c.CatchUp(s.Context()))
-			_, err := must.New(operate.Consumer(s.store, seats, "seats").Parked()).Retry(s.Context(), "", 1)
+			_, err := testkit.Must(operate.Consumer(s.store, seats, "seats").Parked()).Retry(s.Context(), "", 1)
 			require.NoError(s, err)
 			s.breaks("take")
 			ends(s.T, c.Run, func() { s.breaks("") })
@@ -171,7 +171,7 @@ func TestADriverThatPanicsEndsNoProcess(t *testing.T) {
 			write(s.T, s.store, "seat-1", held{})
 			mux := handler.New()
 			handler.On(mux, func(context.Context, handler.Message[held]) error { s.breaks("append Recorded"); return nil })
-			c := must.New(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()}))
+			c := testkit.Must(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()}))
 			ends(s.T, c.Run, func() { s.breaks("") })
 		},
 		"the extension of a session": func(s *scene) {
@@ -187,7 +187,7 @@ func TestADriverThatPanicsEndsNoProcess(t *testing.T) {
 				return nil
 			})
 			s.breaks("extend")
-			q := must.New(queue.New(s.store, seats, &queue.Config{Logger: logger.Silent()}))
+			q := testkit.Must(queue.New(s.store, seats, &queue.Config{Logger: logger.Silent()}))
 			ends(s.T, func(ctx context.Context) error { return q.Work(ctx, mux, nil) }, func() {
 				require.ErrorIs(s, <-lost, queue.ErrLost)
 				s.breaks("")
@@ -198,23 +198,23 @@ func TestADriverThatPanicsEndsNoProcess(t *testing.T) {
 				write(s.T, s.store, "seat-1", held{})
 			}
 			s.breaks("items")
-			r := must.New(outbox.New(s.store, seats, "seats", aSink(func() {}), &outbox.Config{Logger: logger.Silent()}))
+			r := testkit.Must(outbox.New(s.store, seats, "seats", aSink(func() {}), &outbox.Config{Logger: logger.Silent()}))
 			require.NoError(s, r.CatchUp(s.Context()))
 			require.EqualValues(s, 100, r.Stats().Sent)
 		},
 		"a relay that catches up": func(s *scene) {
 			s.breaks("queues")
-			r := must.New(outbox.New(s.store, seats, "seats", aSink(func() {}), &outbox.Config{Logger: logger.Silent()}))
+			r := testkit.Must(outbox.New(s.store, seats, "seats", aSink(func() {}), &outbox.Config{Logger: logger.Silent()}))
 			require.NotNil(s, failure.PanicOf(r.CatchUp(s.Context())))
 		},
 		"a tick": func(s *scene) {
-			c := must.New(cron.New(s.store, "tick", &cron.Config{Logger: logger.Silent()}))
+			c := testkit.Must(cron.New(s.store, "tick", &cron.Config{Logger: logger.Silent()}))
 			require.NoError(s, c.Set(s.Context(), cron.Schedule{Name: "noon", Spec: "* * * * *", Body: held{}}))
 			s.breaks("append Held")
 			ends(s.T, c.Run, func() { s.breaks("") })
 		},
 		"the heartbeat of a lease": func(s *scene) {
-			m := must.New(intent.New(s.store, "seat:intent", &intent.Config{Logger: logger.Silent()}))
+			m := testkit.Must(intent.New(s.store, "seat:intent", &intent.Config{Logger: logger.Silent()}))
 			answer, err := m.Reserve(s.Context(), intent.Request{Key: "1", Session: "1", Content: "1"})
 			require.NoError(s, err)
 			s.breaks("append Extended")
@@ -228,7 +228,7 @@ func TestADriverThatPanicsEndsNoProcess(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := &breaking{Driver: memory.New()}
-				s := &scene{t, d, must.New(messagestore.New(d, &messagestore.Config{Logger: logger.Silent()}))}
+				s := &scene{t, d, testkit.Must(messagestore.New(d, &messagestore.Config{Logger: logger.Silent()}))}
 				defer s.store.Close()
 				test(s)
 				require.Positive(t, d.broke.Load(), strings.ToLower(name)+" has not panicked")

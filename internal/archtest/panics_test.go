@@ -21,9 +21,8 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -94,7 +93,7 @@ func (s manyAtOnce) SendAll(_ context.Context, messages []*outbox.Message) []err
 func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 	t.Parallel()
 	handled := func(store *messagestore.Store, log logger.Logger, mux *handler.Mux) func(context.Context) error {
-		return must.New(consumer.New(store, seats, "seats", mux, &consumer.Config{Logger: log})).Run
+		return testkit.Must(consumer.New(store, seats, "seats", mux, &consumer.Config{Logger: log})).Run
 	}
 	one := func(of *saga.Step[hold, hold]) saga.Steps { return saga.Steps{of} }
 	run := func(of *saga.Step[hold, hold]) func(*saga.Run, hold) (hold, error) {
@@ -125,7 +124,7 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 		"a handler of a queue": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
 			mux := handler.New()
 			handler.On(mux, func(context.Context, handler.Message[held]) error { breaks(); return nil })
-			q := must.New(queue.New(store, seats, &queue.Config{Logger: log}))
+			q := testkit.Must(queue.New(store, seats, &queue.Config{Logger: log}))
 			return func(ctx context.Context) error { return q.Work(ctx, mux, nil) }
 		},
 		"a middleware": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
@@ -145,7 +144,7 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 		"a projection": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
 			p := entity.NewProjection[room]()
 			entity.On(p, func(r room, _ held) room { breaks(); return r })
-			rooms := must.New(entity.New(store, seats, p, nil))
+			rooms := testkit.Must(entity.New(store, seats, p, nil))
 			mux := handler.New()
 			handler.On(mux, func(ctx context.Context, _ handler.Message[held]) error {
 				_, _, err := rooms.Get(ctx, "1")
@@ -155,7 +154,7 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 		},
 		"a key function": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
 			mux := handler.New()
-			once := must.New(reservation.New(store, "seats", nil))
+			once := testkit.Must(reservation.New(store, "seats", nil))
 			key := func(held) string { breaks(); return "1" }
 			handler.Register(mux, reservation.Inline(once, key, func(context.Context, handler.Message[held]) ([]messagestore.StreamWrite, error) {
 				return nil, nil
@@ -191,13 +190,13 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 			return handled(store, log, mux)
 		},
 		"a sink": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
-			return must.New(outbox.New(store, seats, "seats", aSink(breaks), &outbox.Config{Logger: log})).Run
+			return testkit.Must(outbox.New(store, seats, "seats", aSink(breaks), &outbox.Config{Logger: log})).Run
 		},
 		"a sink of many": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
-			return must.New(outbox.New(store, seats, "seats", manyAtOnce{aSink(breaks)}, &outbox.Config{Logger: log})).Run
+			return testkit.Must(outbox.New(store, seats, "seats", manyAtOnce{aSink(breaks)}, &outbox.Config{Logger: log})).Run
 		},
 		"the topic of a relay": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
-			return must.New(outbox.New(store, seats, "seats", aSink(func() {}), &outbox.Config{
+			return testkit.Must(outbox.New(store, seats, "seats", aSink(func() {}), &outbox.Config{
 				Logger: log, Topic: func(*messagestore.Message) string { breaks(); return "" },
 			})).Run
 		},
@@ -266,12 +265,12 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 				ended := make(chan error, 1)
 				go func() { ended <- run(ctx) }()
 
-				await.That(t, "the place in the log", func() (bool, any) {
+				testkit.Await(t, "the place in the log", func() (bool, any) {
 					stacks := log.all()
 					return slices.ContainsFunc(stacks, func(stack string) bool { return strings.Contains(stack, "archtest.theBrokenFunction(") }), stacks
 				})
 				stop()
-				require.NoError(t, await.Receive(t, "the end", ended))
+				require.NoError(t, testkit.Receive(t, "the end", ended))
 			})
 		}
 	}

@@ -13,9 +13,8 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
 		os.Exit(roles[os.Args[1]].Run())
 	}
-	tier.ManyAtOnce()
+	testkit.ManyAtOnce()
 	if err := os.Unsetenv(StoreVariable); err != nil { // a demo is told its store
 		panic(err)
 	}
@@ -77,7 +76,7 @@ func settled(t *testing.T) (*accountDemo, *Run) {
 	require.NoError(t, err)
 	d := &accountDemo{plan: newAccountPlan(orders, 7), kills: 1}
 	r := &Run{URL: "sqlite:" + filepath.Join(t.TempDir(), "demo.db")}
-	r.Store = must.New(dibs.Open(t.Context(), r.URL, nil))
+	r.Store = testkit.Must(dibs.Open(t.Context(), r.URL, nil))
 	t.Cleanup(func() { require.NoError(t, r.Store.Close()) })
 	require.NoError(t, d.send(t.Context(), r.URL))
 	commands, copies, err := account.Consumers(r.Store, nil)
@@ -91,7 +90,7 @@ func settled(t *testing.T) (*accountDemo, *Run) {
 // judged returns the table of a verdict, and whether it is a good one.
 func judged(t *testing.T, fill func(*Books)) (table string, right bool) {
 	t.Helper()
-	b := must.New(OpenBooks())
+	b := testkit.Must(OpenBooks())
 	defer b.Close()
 	fill(b)
 	var out bytes.Buffer

@@ -13,9 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/examples/payments"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
@@ -139,7 +138,7 @@ func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
 // The story is of a payment that had a late order refused.
 func TestAStoryTellsEveryKindOfMessage(t *testing.T) {
 	var d paymentsDemo
-	b := must.New(OpenBooks())
+	b := testkit.Must(OpenBooks())
 	defer b.Close()
 	right(t, &d, b)
 	key := d.plan.all[0].ID
@@ -189,7 +188,7 @@ func TestAPaymentIsMadeOnASlowMachine(t *testing.T) {
 	}))
 	defer server.Close()
 	d := &paymentsDemo{addresses: []string{server.URL, server.URL, server.URL}}
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer cancel()
 
 	err := d.do(ctx, server.Client(), rand.New(rand.NewPCG(1, 1)), paymentTask{payments.Payment{ID: "p", Account: "1"}, 1, true})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
@@ -30,7 +30,7 @@ func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
 			defer p.Kill()
 			accepting, ok := silent.(*net.TCPListener)
 			require.True(t, ok)
-			require.NoError(t, accepting.SetDeadline(time.Now().Add(await.Limit)))
+			require.NoError(t, accepting.SetDeadline(time.Now().Add(testkit.WaitLimit)))
 			conn, err := silent.Accept() // so it is about to open its store
 			require.NoError(t, err)
 			defer conn.Close()
@@ -42,7 +42,7 @@ func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
 
 // A process that ends by itself ends the demo, with what it said.
 func TestADemoWhoseProcessFailsEnds(t *testing.T) {
-	r, err := Flags{Limit: await.Limit}.Open(t.Context(), &Output{Stdout: t.Output()}, "none")
+	r, err := Flags{Limit: testkit.WaitLimit}.Open(t.Context(), &Output{Stdout: t.Output()}, "none")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()
 

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestCanonicalIsOneSpelling(t *testing.T) {
@@ -27,13 +27,13 @@ func TestCanonicalIsOneSpelling(t *testing.T) {
 		got, err := exactjson.Canonical(json.RawMessage(raw))
 		require.NoError(t, err, raw)
 		require.Equal(t, want, string(got), raw)
-		require.Equal(t, got, must.Do(exactjson.Canonical(got))(t))
+		require.Equal(t, got, testkit.Do(exactjson.Canonical(got))(t))
 	}
 }
 
 func TestCanonicalIsOfOneValue(t *testing.T) {
 	for _, raw := range []string{``, ` `, `{`, `{}{}`, `{} x`, `nope`, `1 2`, `{"a":1e99999999999999999999}`} {
-		require.ErrorContains(t, must.ErrorOf(exactjson.Canonical(json.RawMessage(raw))), "canonical JSON: ", "%q", raw)
+		require.ErrorContains(t, testkit.ErrorOf(exactjson.Canonical(json.RawMessage(raw))), "canonical JSON: ", "%q", raw)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestCanonicalIsAsTheValueIs(t *testing.T) {
 		b, err := exactjson.Canonical(json.RawMessage(other))
 		require.NoError(t, err, other)
 		require.Equal(t, string(a), string(b), "%s and %s", one, other)
-		require.Equal(t, string(a), string(must.Do(exactjson.Canonical(a))(t)))
+		require.Equal(t, string(a), string(testkit.Do(exactjson.Canonical(a))(t)))
 		require.True(t, json.Valid(a))
 
 		changed := spell(t, change(t, v))

@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func FuzzCanonical(f *testing.F) {
-	for _, seed := range tier.SeedJSONTexts() {
+	for _, seed := range testkit.SeedJSONTexts() {
 		f.Add([]byte(seed), []byte(`{}`))
 		f.Add([]byte(seed), []byte(" "+seed+"\n"))
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestProcessThatEndsDoesNotAnswer(t *testing.T) {
@@ -61,7 +61,7 @@ func TestAwaitEndsWithItsContext(t *testing.T) {
 
 	require.ErrorIs(t, err, os.ErrNotExist)
 	p.Signal(syscall.SIGKILL)
-	await.Receive(t, "the end of the process", p.Done())
+	testkit.Receive(t, "the end of the process", p.Done())
 }
 
 func TestWhatCannotBeStartedSaysSo(t *testing.T) {
@@ -110,7 +110,7 @@ func TestProcessEndsWithOurs(t *testing.T) {
 	other.Env = append(os.Environ(), "DIBS_TEST_ORPHAN="+pidFile)
 	require.NoError(t, other.Start())
 	var written []byte
-	await.That(t, "the file of the other process", func() (bool, any) {
+	testkit.Await(t, "the file of the other process", func() (bool, any) {
 		written, err = os.ReadFile(pidFile)
 		return err == nil, err
 	})
@@ -121,7 +121,7 @@ func TestProcessEndsWithOurs(t *testing.T) {
 	require.NoError(t, other.Process.Kill())
 	require.Error(t, other.Wait())
 
-	await.That(t, "the end of its child", func() (bool, any) {
+	testkit.Await(t, "the end of its child", func() (bool, any) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || bytes.Contains(stat, []byte(") Z ")), string(stat) // there may be nobody to wait for it
 	})

@@ -8,21 +8,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestAConnectionWhoseOtherEndIsGoneIsGivenUp(t *testing.T) {
 	t.Parallel()
-	listener := must.Do(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := testkit.Do(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
-	config := must.Do(parse("postgres://postgres@127.0.0.1/any"))(t)
+	config := testkit.Do(parse("postgres://postgres@127.0.0.1/any"))(t)
 
-	conn := must.Do(config.ConnConfig.DialFunc(t.Context(), "tcp", listener.Addr().String()))(t)
+	conn := testkit.Do(config.ConnConfig.DialFunc(t.Context(), "tcp", listener.Addr().String()))(t)
 	defer conn.Close()
 
 	tcp, ok := conn.(*net.TCPConn)
 	require.True(t, ok)
-	raw := must.Do(tcp.SyscallConn())(t)
+	raw := testkit.Do(tcp.SyscallConn())(t)
 	option := func(level, name int) (value int) {
 		var failed error
 		require.NoError(t, raw.Control(func(fd uintptr) { value, failed = syscall.GetsockoptInt(int(fd), level, name) }))
@@ -38,9 +38,9 @@ func TestAConnectionWhoseOtherEndIsGoneIsGivenUp(t *testing.T) {
 func TestASocketOfUnixIsDialedToo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s")
-	listener := must.Do(net.Listen("unix", path))(t)
+	listener := testkit.Do(net.Listen("unix", path))(t)
 	defer listener.Close()
 
-	conn := must.Do(dial(t.Context(), "unix", path))(t)
+	conn := testkit.Do(dial(t.Context(), "unix", path))(t)
 	require.NoError(t, conn.Close())
 }

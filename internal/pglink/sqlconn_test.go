@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // A connector's first connections are bad, as those are that cancelled calls have closed.
@@ -34,10 +34,10 @@ func TestAConnectionIsAskedForUntilOneIsGood(t *testing.T) {
 	db := sql.OpenDB(&connector{bad: 10})
 	defer db.Close()
 
-	conn := must.Do(pglink.SQLConn(t.Context(), db))(t)
+	conn := testkit.Do(pglink.SQLConn(t.Context(), db))(t)
 
 	require.NoError(t, conn.Close())
 	away := sql.OpenDB(&connector{bad: 1_000_000})
 	defer away.Close()
-	require.ErrorIs(t, must.ErrorOf(pglink.SQLConn(t.Context(), away)), driver.ErrBadConn)
+	require.ErrorIs(t, testkit.ErrorOf(pglink.SQLConn(t.Context(), away)), driver.ErrBadConn)
 }

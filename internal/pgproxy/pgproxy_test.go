@@ -19,10 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,12 +41,12 @@ func set(t *testing.T) *bench {
 	t.Helper()
 	direct := pgtest.Connect(t, pgtest.URL(t))
 	table := "notes_" + strings.ToLower(rand.Text())
-	must.Do(direct.Exec(t.Context(), "create table "+table+" (note text)"))(t)
+	testkit.Do(direct.Exec(t.Context(), "create table "+table+" (note text)"))(t)
 	t.Cleanup(func() {
-		must.Do(direct.Exec(context.WithoutCancel(t.Context()), "drop table "+table))(t)
+		testkit.Do(direct.Exec(context.WithoutCancel(t.Context()), "drop table "+table))(t)
 	})
 	config := direct.Config().ConnConfig
-	proxy := must.Do(pgproxy.New(pgconn.NetworkAddress(config.Host, config.Port)))(t)
+	proxy := testkit.Do(pgproxy.New(pgconn.NetworkAddress(config.Host, config.Port)))(t)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 	config.Host, config.Port, config.TLSConfig, config.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
 	b := &bench{
@@ -65,7 +64,7 @@ func (b *bench) connect() *pgx.Conn {
 	b.t.Cleanup(func() {
 		require.NoError(b.t, b.proxy.Close()) // pgx waits a while until abandoned connections end
 		conn.Close(context.WithoutCancel(b.t.Context()))
-		await.Receive(b.t, "the connection is cleaned up", conn.PgConn().CleanupDone())
+		testkit.Receive(b.t, "the connection is cleaned up", conn.PgConn().CleanupDone())
 	})
 	return conn
 }
@@ -90,7 +89,7 @@ func (b *bench) backends() (n int) {
 
 func (b *bench) awaitEndOfBackend() {
 	b.t.Helper()
-	await.Equal(b.t, "sessions of the connection", 0, b.backends)
+	testkit.AwaitEqual(b.t, "sessions of the connection", 0, b.backends)
 }
 
 // once is a rule that has the first message that is called so meet a fault. No request to
@@ -137,13 +136,13 @@ func TestBeginningOfAConnectionIsSeen(t *testing.T) {
 	b := set(t)
 	stop := b.proxy.Record()
 	config := b.config.Copy()
-	encrypted := must.Do(pgx.ParseConfig("postgres://localhost?sslmode=prefer"))(t)
+	encrypted := testkit.Do(pgx.ParseConfig("postgres://localhost?sslmode=prefer"))(t)
 	config.TLSConfig = encrypted.TLSConfig
 	plain := *encrypted.Fallbacks[0]
 	plain.Host, plain.Port = config.Host, config.Port
 	config.Fallbacks = []*pgconn.FallbackConfig{&plain}
 
-	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
+	conn := testkit.Do(pgx.ConnectConfig(t.Context(), config))(t)
 
 	require.NoError(t, conn.Close(t.Context()))
 	seen := texts(stop())
@@ -224,10 +223,10 @@ func TestHeldMessageArrivesThoughItsSenderIsGone(t *testing.T) {
 		}
 		return fault
 	})
-	done := await.Go(func() error { return b.write(ctx) })
-	await.Receive(t, "the message is held", holds)
+	done := testkit.Go(func() error { return b.write(ctx) })
+	testkit.Receive(t, "the message is held", holds)
 	leave()
-	require.ErrorIs(t, await.Receive(t, "the call ends", done), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the call ends", done), context.Canceled)
 	require.NoError(t, b.conn.PgConn().Conn().Close())
 	require.Equal(t, 1, b.backends(), "it thinks that the client is there")
 	require.Equal(t, 0, b.written())
@@ -249,14 +248,14 @@ func TestHeldReplyIsLate(t *testing.T) {
 		}
 		return pgproxy.Pass
 	})
-	done := await.Go(func() error { return b.write(t.Context()) })
-	await.Receive(t, "the message is held", holds)
+	done := testkit.Go(func() error { return b.write(t.Context()) })
+	testkit.Receive(t, "the message is held", holds)
 	require.Equal(t, 1, b.written())
 	require.Empty(t, done)
 
 	b.proxy.Release()
 
-	require.NoError(t, await.Receive(t, "the call ends", done))
+	require.NoError(t, testkit.Receive(t, "the call ends", done))
 }
 
 // The server has answered, and the client never hears of it.
@@ -265,15 +264,15 @@ func TestLostReplyIsNeverHeard(t *testing.T) {
 	b := set(t)
 	ctx, leave := context.WithCancel(t.Context())
 	b.proxy.SetRule(once(pgproxy.Server, "ParseComplete", pgproxy.Lose))
-	done := await.Go(func() error { return b.write(ctx) })
+	done := testkit.Go(func() error { return b.write(ctx) })
 
-	await.Equal(t, "messages that are written", 1, b.written)
-	must.Do(b.direct.Exec(t.Context(), "select pg_terminate_backend($1)", b.conn.PgConn().PID()))(t)
+	testkit.AwaitEqual(t, "messages that are written", 1, b.written)
+	testkit.Do(b.direct.Exec(t.Context(), "select pg_terminate_backend($1)", b.conn.PgConn().PID()))(t)
 	b.awaitEndOfBackend()
 
 	require.Empty(t, done, "the end of the server is lost too")
 	leave()
-	require.ErrorIs(t, await.Receive(t, "the call ends", done), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the call ends", done), context.Canceled)
 }
 
 // The client is gone, and the server thinks that it is there.
@@ -282,7 +281,7 @@ func TestLostClientIsNotMissed(t *testing.T) {
 	b := set(t)
 	b.proxy.SetRule(once(pgproxy.Client, "Terminate", pgproxy.Lose))
 	require.NoError(t, b.conn.Close(t.Context()))
-	require.Error(t, must.ErrorOf(b.conn.Exec(t.Context(), "select 1")))
+	require.Error(t, testkit.ErrorOf(b.conn.Exec(t.Context(), "select 1")))
 
 	require.Equal(t, 1, b.backends())
 	require.NoError(t, b.proxy.Close())
@@ -295,13 +294,13 @@ func TestForsakenClientIsNotTold(t *testing.T) {
 	b := set(t)
 	ctx, leave := context.WithCancel(t.Context())
 	b.proxy.SetRule(once(pgproxy.Client, "Parse", pgproxy.Forsake))
-	done := await.Go(func() error { return b.write(ctx) })
+	done := testkit.Go(func() error { return b.write(ctx) })
 
 	b.awaitEndOfBackend()
 
 	require.Empty(t, done)
 	leave()
-	require.ErrorIs(t, await.Receive(t, "the call ends", done), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the call ends", done), context.Canceled)
 	require.Equal(t, 0, b.written())
 }
 
@@ -319,21 +318,21 @@ func TestWhatDripsArrivesWhole(t *testing.T) {
 
 func TestAMessageIsPassedOnThoughTheNextIsNotAllThere(t *testing.T) {
 	t.Parallel()
-	listener := must.Do(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
+	listener := testkit.Do(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
-	proxy := must.Do(pgproxy.New("tcp", listener.Addr().String()))(t)
+	proxy := testkit.Do(pgproxy.New("tcp", listener.Addr().String()))(t)
 	defer func() { require.NoError(t, proxy.Close()) }()
-	client := must.Do(new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", proxy.Port())))(t)
+	client := testkit.Do(new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", proxy.Port())))(t)
 	defer client.Close()
 	whole := "\x00\x00\x00\x08\x00\x03\x00\x00" + "Q\x00\x00\x00\x0dselect 1\x00" // a StartupMessage, a Query
 
-	must.Do(io.WriteString(client, whole+"Q\x00"))(t)
+	testkit.Do(io.WriteString(client, whole+"Q\x00"))(t)
 
-	server := must.Do(listener.Accept())(t)
+	server := testkit.Do(listener.Accept())(t)
 	defer server.Close()
-	require.NoError(t, server.SetReadDeadline(time.Now().Add(await.Limit)))
+	require.NoError(t, server.SetReadDeadline(time.Now().Add(testkit.WaitLimit)))
 	arrived := make([]byte, len(whole))
-	must.Do(io.ReadFull(server, arrived))(t)
+	testkit.Do(io.ReadFull(server, arrived))(t)
 	require.Equal(t, whole, string(arrived))
 }
 
@@ -345,8 +344,8 @@ func TestDroppedCancelRequestCancelsNothing(t *testing.T) {
 		require.NoError(t, b.direct.QueryRow(t.Context(), blocked, b.conn.PgConn().PID()).Scan(&found))
 		return found
 	}
-	done := await.Go(func() error { return must.ErrorOf(b.conn.Exec(t.Context(), "select pg_sleep(3600)")) })
-	await.True(t, "the session sleeps", sleeps)
+	done := testkit.Go(func() error { return testkit.ErrorOf(b.conn.Exec(t.Context(), "select pg_sleep(3600)")) })
+	testkit.AwaitTrue(t, "the session sleeps", sleeps)
 
 	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault { return pgproxy.Drop })
 	require.NoError(t, b.conn.PgConn().CancelRequest(t.Context()))
@@ -354,7 +353,7 @@ func TestDroppedCancelRequestCancelsNothing(t *testing.T) {
 
 	b.proxy.SetRule(nil)
 	require.NoError(t, b.conn.PgConn().CancelRequest(t.Context()))
-	canceled := must.As[*pgconn.PgError](t, await.Receive(t, "the call ends", done))
+	canceled := testkit.As[*pgconn.PgError](t, testkit.Receive(t, "the call ends", done))
 	require.Equal(t, "57014", canceled.Code)
 }
 
@@ -381,7 +380,7 @@ func TestManyConnectionsAtOnce(t *testing.T) {
 	group.Wait()
 
 	for range 8 {
-		require.NoError(t, await.Receive(t, "the call ends", errs))
+		require.NoError(t, testkit.Receive(t, "the call ends", errs))
 	}
 	require.Equal(t, 8, b.written())
 	b.proxy.SetRule(nil)
@@ -396,20 +395,20 @@ func TestCloseEndsEverything(t *testing.T) {
 		close(holds)
 		return pgproxy.Hold
 	})
-	done := await.Go(func() error { return b.write(t.Context()) })
-	await.Receive(t, "the message is held", holds)
+	done := testkit.Go(func() error { return b.write(t.Context()) })
+	testkit.Receive(t, "the message is held", holds)
 
 	require.NoError(t, b.proxy.Close())
 
-	require.Error(t, await.Receive(t, "the call ends", done))
+	require.Error(t, testkit.Receive(t, "the call ends", done))
 	require.NoError(t, b.proxy.Close())
 	b.awaitEndOfBackend()
-	require.ErrorIs(t, must.ErrorOf(pgx.ConnectConfig(t.Context(), b.config)), syscall.ECONNREFUSED)
+	require.ErrorIs(t, testkit.ErrorOf(pgx.ConnectConfig(t.Context(), b.config)), syscall.ECONNREFUSED)
 }
 
 func TestServerThatIsNotThereIsAConnectionThatEnds(t *testing.T) {
 	t.Parallel()
-	proxy := must.Do(pgproxy.New("unix", t.TempDir()+"/nobody"))(t)
+	proxy := testkit.Do(pgproxy.New("unix", t.TempDir()+"/nobody"))(t)
 	defer func() { require.NoError(t, proxy.Close()) }()
 
 	_, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://user@127.0.0.1:%d/database?sslmode=disable", proxy.Port()))
@@ -422,7 +421,7 @@ func TestNewConnectionsLeadToTheServerThatTheProxyWasToldOf(t *testing.T) {
 	t.Parallel()
 	config := pgtest.Connect(t, pgtest.URL(t)).Config().ConnConfig
 	network, address := pgconn.NetworkAddress(config.Host, config.Port)
-	proxy := must.Do(pgproxy.New(network, nowhere(network)))(t)
+	proxy := testkit.Do(pgproxy.New(network, nowhere(network)))(t)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 	through := config.Copy()
 	through.Host, through.Port, through.TLSConfig, through.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
@@ -459,13 +458,13 @@ func TestWhoWaitsForAnAnswerThatWasLostHearsOfItWhenTheConnectionIsSevered(t *te
 		close(lost)
 		return pgproxy.Lose
 	})
-	ended := await.Go(func() error { return b.write(t.Context()) })
-	await.Receive(t, "the message is lost", lost)
+	ended := testkit.Go(func() error { return b.write(t.Context()) })
+	testkit.Receive(t, "the message is lost", lost)
 
 	b.proxy.SetRule(nil)
 	b.proxy.Sever()
 
-	require.Error(t, await.Receive(t, "the call ends", ended))
+	require.Error(t, testkit.Receive(t, "the call ends", ended))
 	require.Equal(t, 1, b.written())
 	b.conn = b.connect()
 	require.NoError(t, b.write(t.Context()))

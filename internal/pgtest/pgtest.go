@@ -25,7 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -345,7 +345,7 @@ func configured(t testing.TB, url string, change func(*pgxpool.Config)) *pgxpool
 	if err != nil {
 		t.Fatalf("connect to the test database: %v", err)
 	}
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return pool
 }
 

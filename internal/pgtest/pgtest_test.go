@@ -12,9 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -50,7 +49,7 @@ func TestSchemaInSharedIsOneTestsOwn(t *testing.T) {
 func TestSchemaIsOneTestsOwn(t *testing.T) {
 	t.Parallel()
 	first, schema := pgtest.Schema(t)
-	must.Do(first.Exec(t.Context(), "drop table "+schema+".removals"))(t)
+	testkit.Do(first.Exec(t.Context(), "drop table "+schema+".removals"))(t)
 
 	second, schema := pgtest.Schema(t)
 
@@ -75,7 +74,7 @@ func TestCopiesAreOfOneTemplateAndApart(t *testing.T) {
 
 	require.Equal(t, 1, filled)
 	var n int
-	conn := must.Do(pgx.Connect(t.Context(), second))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), second))(t)
 	defer conn.Close(t.Context())
 	require.NoError(t, conn.QueryRow(t.Context(), "select n from thing").Scan(&n))
 	require.Equal(t, 1, n)
@@ -89,17 +88,17 @@ func TestCopiesOfAFrozenDatabaseAreFilledAndApart(t *testing.T) {
 	copied := pgtest.Freeze(t, url)
 
 	for range 2 {
-		conn := must.Do(pgx.Connect(t.Context(), copied(t)))(t)
+		conn := testkit.Do(pgx.Connect(t.Context(), copied(t)))(t)
 		defer conn.Close(t.Context())
 		require.Equal(t, 2, pgtest.Value[int](t, conn, "update thing set n = n + 1 returning n"))
 	}
-	require.ErrorContains(t, must.ErrorOf(pgx.Connect(t.Context(), url)), "not currently accepting connections")
+	require.ErrorContains(t, testkit.ErrorOf(pgx.Connect(t.Context(), url)), "not currently accepting connections")
 }
 
 func TestFunctionsWaitForLocks(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
-	conn := must.Do(pgx.Connect(t.Context(), url))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), url))(t)
 	defer conn.Close(t.Context())
 	bounded := func() (n int) {
 		t.Helper()
@@ -116,10 +115,10 @@ func TestFunctionsWaitForLocks(t *testing.T) {
 
 func TestMigratedDatabaseNeedsNoMigration(t *testing.T) {
 	t.Parallel()
-	conn := must.Do(pgx.Connect(t.Context(), pgtest.Migrated(t)))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), pgtest.Migrated(t)))(t)
 	defer conn.Close(t.Context())
 
-	status := must.Do(migrations.Status(t.Context(), conn, nil))(t)
+	status := testkit.Do(migrations.Status(t.Context(), conn, nil))(t)
 
 	require.NotEmpty(t, status)
 	for _, m := range status {
@@ -130,9 +129,9 @@ func TestMigratedDatabaseNeedsNoMigration(t *testing.T) {
 func execute(t *testing.T, url, statement string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	conn := must.Do(pgx.Connect(ctx, url))(t)
+	conn := testkit.Do(pgx.Connect(ctx, url))(t)
 	defer conn.Close(ctx)
-	must.Do(conn.Exec(ctx, statement))(t)
+	testkit.Do(conn.Exec(ctx, statement))(t)
 }
 
 func TestDatabaseIsDroppedThoughSomebodyIsConnected(t *testing.T) {
@@ -141,7 +140,7 @@ func TestDatabaseIsDroppedThoughSomebodyIsConnected(t *testing.T) {
 
 	var name string
 	t.Run("while the test runs", func(t *testing.T) {
-		conn := must.Do(pgx.Connect(t.Context(), pgtest.Database(t)))(t)
+		conn := testkit.Do(pgx.Connect(t.Context(), pgtest.Database(t)))(t)
 		require.NoError(t, conn.QueryRow(t.Context(), "select current_database()").Scan(&name))
 	})
 
@@ -163,7 +162,7 @@ func TestServerIsOneTestsOwnAndSyncs(t *testing.T) {
 	}
 
 	for _, url := range []string{own, standby} {
-		require.Error(t, must.ErrorOf(pgx.Connect(t.Context(), url)))
+		require.Error(t, testkit.ErrorOf(pgx.Connect(t.Context(), url)))
 	}
 }
 
@@ -184,7 +183,7 @@ func TestASharedServerIsOneTestsAtATimeAndHasItsSettingsBack(t *testing.T) {
 				execute(t, url, "alter system set fsync = off")
 				execute(t, url, "alter system set synchronous_standby_names = 'nobody'")
 				execute(t, url, "select pg_reload_conf()")
-				await.Equal(t, "the setting", "off", func() string { return show(t, url, "fsync") })
+				testkit.AwaitEqual(t, "the setting", "off", func() string { return show(t, url, "fsync") })
 			})
 		}
 	})
@@ -198,7 +197,7 @@ func TestASharedServerIsOneTestsAtATimeAndHasItsSettingsBack(t *testing.T) {
 
 	require.NoError(t, shared.Stop())
 
-	require.Error(t, must.ErrorOf(pgx.Connect(t.Context(), url)))
+	require.Error(t, testkit.ErrorOf(pgx.Connect(t.Context(), url)))
 }
 
 func TestPgBouncerIsInFrontOfTheDatabase(t *testing.T) {
@@ -213,12 +212,12 @@ func TestPgBouncerIsInFrontOfTheDatabase(t *testing.T) {
 		t.Skip("no PgBouncer was started")
 	}
 
-	require.Error(t, must.ErrorOf(pgx.Connect(t.Context(), through.URL)))
+	require.Error(t, testkit.ErrorOf(pgx.Connect(t.Context(), through.URL)))
 }
 
 func show(t *testing.T, url, setting string) (value string) {
 	t.Helper()
-	conn := must.Do(pgx.Connect(t.Context(), url))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), url))(t)
 	defer conn.Close(t.Context())
 	require.NoError(t, conn.QueryRow(t.Context(), "show "+setting).Scan(&value))
 	return value
@@ -230,7 +229,7 @@ func TestATemplateMayBeMadeFromTwoDatabasesAtOnce(t *testing.T) {
 	t.Parallel()
 	template, other := strings.ToLower(rand.Text()), pgtest.Database(t)
 	t.Cleanup(func() {
-		must.Do(pgtest.Pool(t).Exec(context.WithoutCancel(t.Context()), "drop database dibs_test_"+template))(t)
+		testkit.Do(pgtest.Pool(t).Exec(context.WithoutCancel(t.Context()), "drop database dibs_test_"+template))(t)
 	})
 	empty := func(string) {}
 
@@ -257,25 +256,25 @@ func (c slowConn) Write(b []byte) (int, error) {
 
 func TestAConnectionThatIsKeptHasNoGoroutine(t *testing.T) {
 	url, written := pgtest.URL(t), func() {}
-	config := must.Do(pgx.ParseConfig(url))(t)
+	config := testkit.Do(pgx.ParseConfig(url))(t)
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		return slowConn{conn, &written}, err
 	}
-	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
+	conn := testkit.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	reads := func() bool {
 		stacks := make([]byte, 1<<20)
 		return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "bgRead(")
 	}
-	written = func() { await.True(t, "pgx reads in a goroutine of its own", reads) }
-	await.True(t, "the goroutine is left", func() bool {
-		must.Do(conn.Exec(t.Context(), "select 1"))(t)
+	written = func() { testkit.AwaitTrue(t, "pgx reads in a goroutine of its own", reads) }
+	testkit.AwaitTrue(t, "the goroutine is left", func() bool {
+		testkit.Do(conn.Exec(t.Context(), "select 1"))(t)
 		return reads()
 	})
 	written = func() {}
 
 	err := pgtest.KeptAgain(t.Context(), url, conn, func() {
-		await.True(t, "the goroutine ends", func() bool { return !reads() })
+		testkit.AwaitTrue(t, "the goroutine ends", func() bool { return !reads() })
 	})
 
 	require.NoError(t, err)

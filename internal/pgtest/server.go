@@ -21,7 +21,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // Server starts a server that syncs, for a test that changes its settings, and returns the URL of
@@ -118,7 +118,7 @@ func resetSettings(t testing.TB, url string) {
 	t.Helper()
 	run(t, url, "alter system reset all")
 	run(t, url, "select pg_reload_conf()")
-	await.Equal(t, "the settings that were changed", "", func() (changed string) {
+	testkit.AwaitEqual(t, "the settings that were changed", "", func() (changed string) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		conn, err := pgx.Connect(ctx, url)
@@ -212,7 +212,7 @@ logfile = %[2]s/log
 // awaitBouncer returns when a connection succeeds.
 func awaitBouncer(t testing.TB, database, logFile string) {
 	t.Helper()
-	await.That(t, "a connection through PgBouncer", func() (bool, any) {
+	testkit.Await(t, "a connection through PgBouncer", func() (bool, any) {
 		conn, err := pgx.Connect(t.Context(), database)
 		if err == nil {
 			conn.Close(t.Context())

@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -25,7 +25,7 @@ var mail = queuing.Queue{Name: "mail", Category: "mail"}
 func newLine() *line {
 	l := &line{now: time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)}
 	l.Driver = memory.NewWithClock(func() time.Time { return l.now })
-	l.store = must.New(messagestore.New(l.Driver, nil))
+	l.store = testkit.Must(messagestore.New(l.Driver, nil))
 	return l
 }
 
@@ -35,7 +35,7 @@ func (l *line) insert(t *testing.T, keys ...string) {
 		if key == "" {
 			key = uuid.NewString()
 		}
-		must.Do(l.store.Write(t.Context(), mail.Category.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
+		testkit.Do(l.store.Write(t.Context(), mail.Category.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
 	}
 }
 
@@ -44,7 +44,7 @@ func (l *line) take(t *testing.T, take queuing.Take) queuing.Taken {
 	take.Queue, take.Lease = mail, time.Minute
 	take.Session = max(take.Session, 1)
 	take.MaxFailures = max(take.MaxFailures, 5)
-	taken := must.Do(l.QueueTake(t.Context(), take))(t)
+	taken := testkit.Do(l.QueueTake(t.Context(), take))(t)
 	return taken
 }
 

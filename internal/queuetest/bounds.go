@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -21,7 +21,7 @@ var failureTests = []test{
 			found := f.item(t, at)
 			require.Equal(t, text, found.Error)
 			entry := found.Log[failures]
-			require.WithinDuration(t, f.now(t), entry.Time, await.Limit)
+			require.WithinDuration(t, f.now(t), entry.Time, testkit.WaitLimit)
 			entry.Time = time.Time{}
 			require.Equal(t, queuing.Entry{Version: failures, What: queuing.Failed, Session: 3, Text: text}, entry)
 		}
@@ -147,7 +147,7 @@ func (f *fixture) ends(t *testing.T, session int64, policy queuing.Policy, want 
 	t.Helper()
 	var taken []messagestore.GlobalPosition
 	q := queuing.Take{Session: session, Policy: policy, Lease: brief, Want: want}
-	await.That(t, "an item is offered", func() (bool, any) {
+	testkit.Await(t, "an item is offered", func() (bool, any) {
 		taken = positions(f.take(t, q))
 		return len(taken) > 0, taken
 	})
@@ -159,7 +159,7 @@ func (f *fixture) ends(t *testing.T, session int64, policy queuing.Policy, want 
 var lineTests = []test{
 	// Callers have [queuing.Patience] to come. If the machine is slower, the sub-test tries again.
 	{"Q8/ServedInTheirOrder", 0, func(t *testing.T, f *fixture) {
-		await.That(t, "calls within the patience", func() (bool, any) {
+		testkit.Await(t, "calls within the patience", func() (bool, any) {
 			f := newFixture(f.driver, f.options)
 			first := f.wait(t, queuing.Take{Session: 1, Want: 2, Wait: queuing.MaxWait})
 			second := f.wait(t, queuing.Take{Session: 2, Wait: queuing.MaxWait})
@@ -417,7 +417,7 @@ var idleTests = []test{
 		dated := f.insertAt(t, "", f.now(t).Add(3*brief))
 		f.take(t, queuing.Take{Want: 9})
 		if f.item(t, dated).State == queuing.Later { // or the machine was slow, and it is out
-			await.True(t, "an item is due", func() bool { return f.ready(t).Ready })
+			testkit.AwaitTrue(t, "an item is due", func() bool { return f.ready(t).Ready })
 		}
 	}},
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -55,7 +55,7 @@ func TestQueuesInMemory(t *testing.T) {
 
 // A suite is worth as much as the bugs that it has been seen to catch.
 func TestEveryBugIsFound(t *testing.T) {
-	tier.NeedsChange(t)
+	testkit.NeedsChange(t)
 	t.Parallel()
 	for _, b := range bugs {
 		t.Run(b.name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestEveryBugIsFound(t *testing.T) {
 }
 
 func TestEverySubTestHasFoundABug(t *testing.T) {
-	tier.NeedsChange(t)
+	testkit.NeedsChange(t)
 	t.Parallel()
 	all, found := map[string]bool{}, map[string]bool{}
 	for _, test := range tests() {

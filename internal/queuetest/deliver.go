@@ -11,9 +11,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -108,7 +107,7 @@ var deliveryTests = []test{
 	// A machine that is too slow for a lease to be extended gets a longer one.
 	{"Q1/ExtendedSessionLasts", 0, func(t *testing.T, f *fixture) {
 		lease := brief
-		await.That(t, "a session is extended", func() (bool, any) {
+		testkit.Await(t, "a session is extended", func() (bool, any) {
 			lease *= 2
 			f.insert(t, "")
 			item := f.one(t, queuing.Take{Session: int64(lease), Lease: lease})
@@ -178,7 +177,7 @@ var endTests = []test{
 				require.Equal(t, "ll", letters(f.take(t, queuing.Take{Session: 2, Finishes: finishes}).Endings), "%c", kind)
 				requireEnding(t, queuing.Lost, f.take(t, queuing.Take{Session: session, Finishes: []queuing.Finish{{Delivery: d, Kind: kind, Session: session}}}).Endings[0])
 			}
-			requireEnding(t, queuing.Lost, must.Do(f.driver.QueueFinish(t.Context(), f.of, session, []queuing.Delivery{d}))(t)[0])
+			requireEnding(t, queuing.Lost, testkit.Do(f.driver.QueueFinish(t.Context(), f.of, session, []queuing.Delivery{d}))(t)[0])
 		}
 		f.is(t, at[0], "out 0/0 ")
 		f.is(t, at[1], "held 0/0 ")
@@ -186,7 +185,7 @@ var endTests = []test{
 
 		both := []queuing.Finish{{Delivery: d, Kind: queuing.Complete, Session: 2}, {Delivery: other, Kind: queuing.Retry, Session: 3}}
 		require.Equal(t, "dd", letters(f.take(t, queuing.Take{Session: 9, Finishes: both}).Endings), "a take may end those of others that it knows")
-		requireEnding(t, queuing.Lost, must.Do(f.driver.QueueFinish(t.Context(), f.of, 4, []queuing.Delivery{d}))(t)[0])
+		requireEnding(t, queuing.Lost, testkit.Do(f.driver.QueueFinish(t.Context(), f.of, 4, []queuing.Delivery{d}))(t)[0])
 	}},
 	{"Q2/OneOfManyEnds", 0, func(t *testing.T, f *fixture) {
 		for range 5 {
@@ -262,7 +261,7 @@ var kinds = []queuing.Kind{queuing.Complete, queuing.Retry, queuing.Defer, queui
 
 func (f *fixture) finishApart(t testing.TB, want queuing.Ending, d queuing.Delivery) {
 	t.Helper()
-	endings := must.Do(f.driver.QueueFinish(t.Context(), f.of, f.sessionOf(d, 1), []queuing.Delivery{d}))(t)
+	endings := testkit.Do(f.driver.QueueFinish(t.Context(), f.of, f.sessionOf(d, 1), []queuing.Delivery{d}))(t)
 	require.Len(t, endings, 1)
 	requireEnding(t, want, endings[0])
 }
@@ -464,7 +463,7 @@ var keyTests = []test{
 			for i := range records {
 				records[i] = messagestore.Encoded{ID: uuid.New(), Type: "Item", Data: []byte(`{}`)}
 			}
-			must.Do(f.driver.Append(t.Context(), messagestore.Append{Stream: f.of.Category.Stream("hot"), Expected: messagestore.AnyVersion, Records: records}))(t)
+			testkit.Do(f.driver.Append(t.Context(), messagestore.Append{Stream: f.of.Category.Stream("hot"), Expected: messagestore.AnyVersion, Records: records}))(t)
 		}
 		other := f.insert(t, "cold", "cold")
 		f.one(t, queuing.Take{})
@@ -592,10 +591,10 @@ var leaseTests = []test{
 		first, second, others := queuing.Delivery{Position: at[0]}, queuing.Delivery{Position: at[1]}, queuing.Delivery{Position: at[2]}
 		note := func(session int64, notes queuing.Notes) {
 			t.Helper()
-			must.Do(f.driver.QueueExtend(t.Context(), queuing.Extension{Queue: f.of, Session: session, Lease: long, Notes: notes}))(t)
+			testkit.Do(f.driver.QueueExtend(t.Context(), queuing.Extension{Queue: f.of, Session: session, Lease: long, Notes: notes}))(t)
 		}
 		shown := func() (all []string) {
-			items := must.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Out, Limit: 9}))(t)
+			items := testkit.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Out, Limit: 9}))(t)
 			for _, item := range items {
 				require.Equal(t, item.Note, f.item(t, item.Position).Note)
 				all = append(all, item.Note)

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -183,7 +183,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 						q.Finishes = append(q.Finishes, queuing.Finish{Delivery: queuing.Delivery{Position: s.at[n]}, Kind: queuing.Behind})
 					}
 				}
-				taken := must.Do(s.driver.QueueTake(context.Background(), q))(rt)
+				taken := testkit.Do(s.driver.QueueTake(context.Background(), q))(rt)
 				s.took(me, taken)
 				if s == sides[0] {
 					for _, item := range taken.Items {
@@ -231,8 +231,8 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 				d := rapid.SampledFrom(versions).Draw(rt, "delivery")
 				by := guess()
 				each(fmt.Sprintf("finish of %v by %d, reported", d, by), func(s *side) string {
-					endings := must.Do(s.driver.QueueFinish(context.Background(), of, cmp.Or(by, s.sessionOf(delivery(s, d), 1)), []queuing.Delivery{delivery(s, d)}))(rt)
-					reported := must.Do(s.driver.QueueTake(context.Background(), queuing.Take{
+					endings := testkit.Do(s.driver.QueueFinish(context.Background(), of, cmp.Or(by, s.sessionOf(delivery(s, d), 1)), []queuing.Delivery{delivery(s, d)}))(rt)
+					reported := testkit.Do(s.driver.QueueTake(context.Background(), queuing.Take{
 						Queue: of, Policy: policy, Session: 1, Lease: 24 * time.Hour, Finishes: []queuing.Finish{{Delivery: delivery(s, d), Kind: queuing.Committed}},
 					}))(rt)
 					return fmt.Sprintf("%c", append(endings, reported.Endings...))
@@ -270,7 +270,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 							e.Notes[delivery(s, n)] = fmt.Sprint("half of it, \"", i)
 						}
 					}
-					lost := must.Do(s.driver.QueueExtend(context.Background(), e))(rt)
+					lost := testkit.Do(s.driver.QueueExtend(context.Background(), e))(rt)
 					return fmt.Sprint(len(lost))
 				})
 			},
@@ -288,7 +288,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 					for _, n := range numbers {
 						c.Positions = append(c.Positions, s.at[n])
 					}
-					changed := must.Do(s.driver.QueueChange(context.Background(), c))(rt)
+					changed := testkit.Do(s.driver.QueueChange(context.Background(), c))(rt)
 					return fmt.Sprint(s.numbers(changed))
 				})
 			},
@@ -296,7 +296,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 				for _, state := range []queuing.State{queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Held, queuing.Dead} {
 					var lists []string
 					for _, s := range sides {
-						items := must.Do(s.driver.QueueItems(context.Background(), queuing.List{Queue: of, State: state, Limit: 1000}))(rt)
+						items := testkit.Do(s.driver.QueueItems(context.Background(), queuing.List{Queue: of, State: state, Limit: 1000}))(rt)
 						var listed []messagestore.GlobalPosition
 						for _, item := range items {
 							listed = append(listed, item.Position)

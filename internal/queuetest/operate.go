@@ -11,9 +11,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -59,7 +58,7 @@ var operatorTests = []test{
 	{"Operate/ListsByState", 0, func(t *testing.T, f *fixture) {
 		at := f.inEachState(t)
 		list := func(state queuing.State, from messagestore.GlobalPosition, limit int) (listed []messagestore.GlobalPosition) {
-			items := must.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: state, From: from, Limit: limit}))(t)
+			items := testkit.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: state, From: from, Limit: limit}))(t)
 			for _, item := range items {
 				require.Equal(t, state, item.State)
 				require.Equal(t, item.Position, item.Message.GlobalPosition)
@@ -86,7 +85,7 @@ var operatorTests = []test{
 		data := fmt.Appendf(nil, `{"a":"%s"}`, bytes.Repeat([]byte("a"), 900<<10))
 		var at []messagestore.GlobalPosition
 		for range 10 {
-			written := must.Do(f.driver.Append(t.Context(), messagestore.Append{
+			written := testkit.Do(f.driver.Append(t.Context(), messagestore.Append{
 				Stream: f.of.Category.Stream("large"), Expected: messagestore.AnyVersion,
 				Records: []messagestore.Encoded{{ID: uuid.New(), Type: "Item", Data: data}},
 			}))(t)
@@ -94,7 +93,7 @@ var operatorTests = []test{
 		}
 		all := func(state queuing.State) (listed []messagestore.GlobalPosition) {
 			for from := messagestore.GlobalPosition(0); ; {
-				items := must.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: state, From: from, Limit: 100}))(t)
+				items := testkit.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: state, From: from, Limit: 100}))(t)
 				if len(items) == 0 {
 					return listed
 				}
@@ -219,7 +218,7 @@ var operatorTests = []test{
 		require.Equal(t, at[0], f.one(t, queuing.Take{Session: 2, Lease: brief}).Message.GlobalPosition)
 
 		var status *queuing.Status
-		await.That(t, "a session is over", func() (bool, any) {
+		testkit.Await(t, "a session is over", func() (bool, any) {
 			status = f.status(t)
 			return status.Sessions == 1, status
 		})
@@ -230,7 +229,7 @@ var operatorTests = []test{
 		until := func(p messagestore.GlobalPosition) time.Time {
 			t.Helper()
 			item := f.item(t, p)
-			listed := must.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: item.State, From: p, Limit: 1}))(t)
+			listed := testkit.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: item.State, From: p, Limit: 1}))(t)
 			require.True(t, item.Until.Equal(listed[0].Until))
 			return item.Until
 		}
@@ -247,7 +246,7 @@ var operatorTests = []test{
 		other.take(t, queuing.Take{})
 		f.insert(t, "")
 		for _, p := range []messagestore.GlobalPosition{at[0], at[0] + 1_000_000_000} {
-			require.ErrorIs(t, must.ErrorOf(f.driver.QueueItem(t.Context(), f.of, p)), messagestore.ErrNotFound)
+			require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueItem(t.Context(), f.of, p)), messagestore.ErrNotFound)
 		}
 		require.Empty(t, f.change(t, queuing.Cancel, at...))
 		other.is(t, at[0], "waiting 0/0 ")
@@ -259,7 +258,7 @@ var operatorTests = []test{
 		other.of.Name = f.of.Name
 		other.insert(t, "")
 
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueTake(t.Context(), other.full(queuing.Take{Want: 1}))), messagestore.ErrInvalid)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueTake(t.Context(), other.full(queuing.Take{Want: 1}))), messagestore.ErrInvalid)
 	}},
 	{"Refused/WhatBreaksTheState", 0, func(t *testing.T, f *fixture) {
 		refused := func(what string, err error) {
@@ -356,11 +355,11 @@ var removeTests = []test{
 
 		require.Nil(t, f.status(t))
 		require.Equal(t, []queuing.Delivery{out}, f.extend(t, 1, long, out))
-		requireEnding(t, queuing.Lost, must.Do(f.driver.QueueFinish(t.Context(), f.of, 1, []queuing.Delivery{out}))(t)[0])
+		requireEnding(t, queuing.Lost, testkit.Do(f.driver.QueueFinish(t.Context(), f.of, 1, []queuing.Delivery{out}))(t)[0])
 		require.True(t, f.ready(t).Ready, "so that an idle worker takes, and is told")
 		_, err := f.driver.QueueTake(t.Context(), f.full(queuing.Take{Want: 9, Finishes: []queuing.Finish{{Delivery: out, Kind: queuing.Complete}}}))
 		require.ErrorIs(t, err, queuing.ErrRemoved)
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueChange(t.Context(), queuing.Change{Queue: f.of, Action: queuing.Pause})), queuing.ErrRemoved)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueChange(t.Context(), queuing.Change{Queue: f.of, Action: queuing.Pause})), queuing.ErrRemoved)
 		require.ErrorIs(t, f.driver.QueueLeave(t.Context(), queuing.Leave{Queue: f.of, Session: 1}), queuing.ErrRemoved)
 		require.Nil(t, f.status(t))
 	}},
@@ -393,7 +392,7 @@ var removeTests = []test{
 		other := f.of
 		other.Category += "x"
 
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueRemove(t.Context(), queuing.Removal{Queue: other, Unfinished: true})), messagestore.ErrInvalid)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueRemove(t.Context(), queuing.Removal{Queue: other, Unfinished: true})), messagestore.ErrInvalid)
 		require.NotNil(t, f.status(t))
 	}},
 	// Queues of a category keep its messages, so their number is bounded. Callers that make the
@@ -406,7 +405,7 @@ var removeTests = []test{
 			return take
 		}
 		for n := 1; n < queuing.MaxQueues-3; n++ {
-			must.Do(f.driver.QueueTake(t.Context(), named(n)))(t)
+			testkit.Do(f.driver.QueueTake(t.Context(), named(n)))(t)
 		}
 		const callers = 9
 		errs := make(chan error, callers)
@@ -418,22 +417,22 @@ var removeTests = []test{
 		}
 		refused := 0
 		for range callers {
-			if err := await.Receive(t, "an answer", errs); err != nil {
+			if err := testkit.Receive(t, "an answer", errs); err != nil {
 				require.ErrorIs(t, err, queuing.ErrTooManyQueues)
 				refused++
 			}
 		}
 		require.Equal(t, callers-3, refused)
 
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueTake(t.Context(), named(1000))), queuing.ErrTooManyQueues)
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueChange(t.Context(), queuing.Change{Queue: named(1000).Queue, Action: queuing.Pause})), queuing.ErrTooManyQueues)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueTake(t.Context(), named(1000))), queuing.ErrTooManyQueues)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueChange(t.Context(), queuing.Change{Queue: named(1000).Queue, Action: queuing.Pause})), queuing.ErrTooManyQueues)
 		f.take(t, queuing.Take{}) // of one that is there
 		other := named(1001)
 		other.Category += "x"
-		must.Do(f.driver.QueueTake(t.Context(), other))(t)
+		testkit.Do(f.driver.QueueTake(t.Context(), other))(t)
 
 		require.True(t, f.remove(t, queuing.Removal{}).NameKept)
-		must.Do(f.driver.QueueTake(t.Context(), named(1000)))(t)
+		testkit.Do(f.driver.QueueTake(t.Context(), named(1000)))(t)
 	}},
 }
 
@@ -441,7 +440,7 @@ var removeTests = []test{
 func (f *fixture) remove(t testing.TB, r queuing.Removal) queuing.RemovedQueue {
 	t.Helper()
 	r.Queue = f.of
-	removed := must.Do(f.driver.QueueRemove(t.Context(), r))(t)
-	require.Equal(t, removed.Done, must.Do(f.driver.QueueRemove(t.Context(), r))(t).Done)
+	removed := testkit.Do(f.driver.QueueRemove(t.Context(), r))(t)
+	require.Equal(t, removed.Done, testkit.Do(f.driver.QueueRemove(t.Context(), r))(t).Done)
 	return removed
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -54,9 +54,9 @@ var parkedTests = []test{
 		f.none(t, queuing.Take{Slots: allSlots})
 		require.False(t, f.status(t).Waiting)
 		for _, p := range at[1:] {
-			require.ErrorIs(t, must.ErrorOf(f.driver.QueueItem(t.Context(), f.of, p)), messagestore.ErrNotFound)
+			require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueItem(t.Context(), f.of, p)), messagestore.ErrNotFound)
 		}
-		require.Empty(t, must.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Waiting, Limit: 9}))(t))
+		require.Empty(t, testkit.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Waiting, Limit: 9}))(t))
 	}},
 	{"Parked/RetriedGoInTheOrderOfTheirStream", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "a", "b", "a", "a", "a")
@@ -140,7 +140,7 @@ var parkedTests = []test{
 			last.Asked = asked
 			require.True(t, f.park(t, last))
 			if asked {
-				require.Len(t, must.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Suspended, Limit: 9}))(t), 1)
+				require.Len(t, testkit.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Suspended, Limit: 9}))(t), 1)
 				last.Asked = false
 				require.True(t, f.park(t, last))
 			}
@@ -189,9 +189,9 @@ var parkedTests = []test{
 	{"Parked/ItsNameIsFreeOnceItIsRemoved", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "a")[0]
 		f.park(t, f.parking(at))
-		removed := must.Do(f.driver.QueueRemove(t.Context(), queuing.Removal{Queue: f.of}))(t)
+		removed := testkit.Do(f.driver.QueueRemove(t.Context(), queuing.Removal{Queue: f.of}))(t)
 		require.False(t, removed.Done)
-		removed = must.Do(f.driver.QueueRemove(t.Context(), queuing.Removal{Queue: f.of, Unfinished: true}))(t)
+		removed = testkit.Do(f.driver.QueueRemove(t.Context(), queuing.Removal{Queue: f.of, Unfinished: true}))(t)
 		require.Equal(t, queuing.RemovedQueue{Done: true, Dead: 1}, removed)
 		f.none(t, queuing.Take{Slots: allSlots})
 		require.True(t, f.park(t, f.parking(at)))
@@ -200,20 +200,20 @@ var parkedTests = []test{
 	{"Parked/OfOneKindForEver", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "a")[0]
 		f.park(t, f.parking(at))
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueTake(t.Context(), f.full(queuing.Take{Want: 1}))), messagestore.ErrInvalid)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueTake(t.Context(), f.full(queuing.Take{Want: 1}))), messagestore.ErrInvalid)
 
 		f = newFixture(f.driver, f.options)
 		at = f.insert(t, "a")[0]
 		f.one(t, queuing.Take{})
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueTake(t.Context(), f.full(queuing.Take{Want: 1, Slots: allSlots}))), messagestore.ErrInvalid)
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueuePark(t.Context(), f.parking(at))), messagestore.ErrInvalid)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueTake(t.Context(), f.full(queuing.Take{Want: 1, Slots: allSlots}))), messagestore.ErrInvalid)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueuePark(t.Context(), f.parking(at))), messagestore.ErrInvalid)
 
 		for _, wrong := range []queuing.Parking{{Queue: f.of}, {Queue: f.of, Position: at, Failures: -1}, {Queue: f.of, Position: at, Failures: 40_000}} {
-			require.ErrorIs(t, must.ErrorOf(f.driver.QueuePark(t.Context(), wrong)), messagestore.ErrInvalid)
+			require.ErrorIs(t, testkit.ErrorOf(f.driver.QueuePark(t.Context(), wrong)), messagestore.ErrInvalid)
 		}
 		ofStreams := f.full(queuing.Take{Slots: allSlots})
 		ofStreams.Wakes = []string{"Told"}
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueTake(t.Context(), ofStreams)), messagestore.ErrInvalid)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueTake(t.Context(), ofStreams)), messagestore.ErrInvalid)
 	}},
 }
 
@@ -227,7 +227,7 @@ func (f *fixture) parking(at messagestore.GlobalPosition) queuing.Parking {
 
 func (f *fixture) park(t testing.TB, p queuing.Parking) bool {
 	t.Helper()
-	return must.Do(f.driver.QueuePark(t.Context(), p))(t)
+	return testkit.Do(f.driver.QueuePark(t.Context(), p))(t)
 }
 
 // slotsOf returns the slot of a message, and the others.

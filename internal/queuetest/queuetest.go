@@ -24,9 +24,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -187,7 +186,7 @@ func (f *fixture) insertAt(t require.TestingT, key string, due time.Time) messag
 	if !due.IsZero() {
 		item.Metadata = fmt.Appendf(nil, `{%q:%d}`, queuing.DueField, due.UnixMicro())
 	}
-	written := must.Do(f.driver.Append(context.Background(), messagestore.Append{
+	written := testkit.Do(f.driver.Append(context.Background(), messagestore.Append{
 		Stream: f.of.Category.Stream(cmp.Or(key, item.ID.String())), Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{item},
 	}))(t)
 	return written.GlobalPosition
@@ -210,7 +209,7 @@ func (f *fixture) full(q queuing.Take) queuing.Take {
 func (f *fixture) take(t testing.TB, q queuing.Take) queuing.Taken {
 	t.Helper()
 	q = f.full(q)
-	taken := must.Do(f.driver.QueueTake(t.Context(), q))(t)
+	taken := testkit.Do(f.driver.QueueTake(t.Context(), q))(t)
 	f.took(q.Session, taken)
 	require.Len(t, taken.Endings, len(q.Finishes))
 	require.LessOrEqual(t, len(taken.Items), q.Want)
@@ -237,7 +236,7 @@ func (f *fixture) none(t testing.TB, q queuing.Take) {
 func (f *fixture) soon(t testing.TB, q queuing.Take) (item queuing.Taking) {
 	t.Helper()
 	q.Want = 1
-	await.That(t, "an item is offered", func() (bool, any) {
+	testkit.Await(t, "an item is offered", func() (bool, any) {
 		taken := f.take(t, q)
 		if len(taken.Items) > 0 {
 			item = taken.Items[0]
@@ -270,7 +269,7 @@ func requireEnding(t testing.TB, want, got queuing.Ending) {
 
 func (f *fixture) extend(t testing.TB, session int64, lease time.Duration, deliveries ...queuing.Delivery) (lost []queuing.Delivery) {
 	t.Helper()
-	lost = must.Do(f.driver.QueueExtend(t.Context(), queuing.Extension{Queue: f.of, Session: session, Lease: lease, Deliveries: deliveries}))(t)
+	lost = testkit.Do(f.driver.QueueExtend(t.Context(), queuing.Extension{Queue: f.of, Session: session, Lease: lease, Deliveries: deliveries}))(t)
 	return lost
 }
 
@@ -287,12 +286,12 @@ func (f *fixture) change(t testing.TB, action queuing.Action, at ...messagestore
 	if len(at) > 0 {
 		c.Reason = "sent twice"
 	}
-	return must.Do(f.driver.QueueChange(t.Context(), c))(t)
+	return testkit.Do(f.driver.QueueChange(t.Context(), c))(t)
 }
 
 func (f *fixture) item(t testing.TB, at messagestore.GlobalPosition) queuing.Item {
 	t.Helper()
-	item := must.Do(f.driver.QueueItem(t.Context(), f.of, at))(t)
+	item := testkit.Do(f.driver.QueueItem(t.Context(), f.of, at))(t)
 	require.Equal(t, at, item.Position)
 	return item
 }
@@ -315,12 +314,12 @@ func describe(item queuing.Item) string {
 
 func (f *fixture) ready(t testing.TB) queuing.Ready {
 	t.Helper()
-	return must.Do(f.driver.QueueReady(t.Context(), f.of))(t)
+	return testkit.Do(f.driver.QueueReady(t.Context(), f.of))(t)
 }
 
 // status returns the status of the queue, or nil if it does not exist.
 func (f *fixture) status(t require.TestingT) *queuing.Status {
-	all := must.Do(f.driver.Queues(context.Background()))(t)
+	all := testkit.Do(f.driver.Queues(context.Background()))(t)
 	for _, status := range all {
 		if status.Name == f.of.Name {
 			return &status
@@ -331,7 +330,7 @@ func (f *fixture) status(t require.TestingT) *queuing.Status {
 
 func (f *fixture) now(t testing.TB) time.Time {
 	t.Helper()
-	return must.Do(f.driver.Now(t.Context()))(t)
+	return testkit.Do(f.driver.Now(t.Context()))(t)
 }
 
 func positions(taken queuing.Taken) (at []messagestore.GlobalPosition) {

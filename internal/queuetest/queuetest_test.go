@@ -9,16 +9,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
 func TestMain(m *testing.M) {
-	tier.ManyAtOnce()
-	tier.FewerCases()
+	testkit.ManyAtOnce()
+	testkit.FewerCases()
 	goleak.VerifyTestMain(m)
 }
 
@@ -29,7 +28,7 @@ func TestQueuesOnPostgreSQL(t *testing.T) {
 	options := over(pgtest.PoolAs(t, "dibs_worker, dibs_operator, dibs_admin"))
 	options.OpenWithClock = func(t *testing.T) (queuing.Driver, func(time.Duration)) {
 		database, ahead := pgtest.Clock(t)
-		return must.New(postgres.New(pgtest.Connect(t, database), nil)), ahead
+		return testkit.Must(postgres.New(pgtest.Connect(t, database), nil)), ahead
 	}
 	Run(t, options)
 }
@@ -41,21 +40,21 @@ func TestQueuesThroughPgBouncer(t *testing.T) {
 	options := over(pgtest.Connect(t, bouncer.URL))
 	options.OpenWithClock = func(t *testing.T) (queuing.Driver, func(time.Duration)) {
 		database, ahead := pgtest.Clock(t)
-		through := must.Do(url.Parse(bouncer.URL))(t)
-		through.Path = "/" + must.New(pgx.ParseConfig(database)).Database
-		return must.New(postgres.New(pgtest.Connect(t, through.String()), nil)), ahead
+		through := testkit.Do(url.Parse(bouncer.URL))(t)
+		through.Path = "/" + testkit.Must(pgx.ParseConfig(database)).Database
+		return testkit.Must(postgres.New(pgtest.Connect(t, through.String()), nil)), ahead
 	}
-	options.spare = func(t *testing.T) { t.Helper(); tier.TakesTurns(t, 1, 4) } // each day without PgBouncer
+	options.spare = func(t *testing.T) { t.Helper(); testkit.TakesTurns(t, 1, 4) } // each day without PgBouncer
 	Run(t, options)
 }
 
 // over has the drivers of a suite work over a pool.
 func over(pool *pgxpool.Pool) Options {
 	return Options{
-		Open: func(*testing.T) queuing.Driver { return must.New(postgres.New(pool, nil)) },
+		Open: func(*testing.T) queuing.Driver { return testkit.Must(postgres.New(pool, nil)) },
 		Begin: func(t *testing.T, _ queuing.Driver) (queuing.Driver, func() error, func() error) {
-			tx := must.Do(pool.Begin(t.Context()))(t)
-			return must.New(postgres.New(tx, nil)), func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
+			tx := testkit.Do(pool.Begin(t.Context()))(t)
+			return testkit.Must(postgres.New(tx, nil)), func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
 		},
 	}
 }

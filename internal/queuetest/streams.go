@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -26,13 +26,13 @@ var streamTests = []test{
 
 		taken.Items = append(first.Items, taken.Items...)
 		require.Equal(t, []messagestore.GlobalPosition{a, b}, positions(taken))
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueItem(t.Context(), f.of, later)), messagestore.ErrNotFound)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueItem(t.Context(), f.of, later)), messagestore.ErrNotFound)
 		for _, item := range taken.Items {
 			f.done(t, queuing.Complete, item.Delivery())
 		}
 		f.is(t, a, "finished 0/0 ")
 		last := f.write(t, "a", signal, 1)
-		require.Empty(t, must.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Waiting, Limit: 10}))(t))
+		require.Empty(t, testkit.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Waiting, Limit: 10}))(t))
 		require.Empty(t, f.change(t, queuing.Cancel, last))
 		f.none(t, queuing.Take{})
 	}},
@@ -159,7 +159,7 @@ var streamTests = []test{
 		}
 		f.change(t, queuing.RetryNow, all[1])
 
-		items := must.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Suspended, Limit: 10}))(t)
+		items := testkit.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Suspended, Limit: 10}))(t)
 
 		require.Len(t, items, 2)
 		for i, at := range []messagestore.GlobalPosition{all[0], all[2]} {
@@ -169,7 +169,7 @@ var streamTests = []test{
 			require.NotZero(t, items[i].Due)
 			require.NotNil(t, items[i].Message)
 		}
-		items = must.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Suspended, From: all[0] + 1, Limit: 1}))(t)
+		items = testkit.Do(f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Suspended, From: all[0] + 1, Limit: 1}))(t)
 		require.Equal(t, all[2], items[0].Position)
 		status := f.status(t)
 		require.Equal(t, []int64{2, 1, 0, 3}, []int64{status.Suspended, status.Later, status.Out, status.Back})
@@ -177,7 +177,7 @@ var streamTests = []test{
 		// The text that a successful turn waits for replaces the earlier text, even if it is empty.
 		for version, text := range []string{"waits for a process of version 2", ""} {
 			f.finish(t, queuing.Finish{Delivery: f.one(t, queuing.Take{}).Delivery(), Kind: queuing.Wait, Delay: 0, Seen: all[1], Error: text})
-			require.Equal(t, text, must.Do(f.driver.QueueItem(t.Context(), f.of, all[1]))(t).Error, "turn %d", version)
+			require.Equal(t, text, testkit.Do(f.driver.QueueItem(t.Context(), f.of, all[1]))(t).Error, "turn %d", version)
 		}
 	}},
 	{"Q16/SuspendedIsOfferedByAll", 0, func(t *testing.T, f *fixture) {
@@ -321,7 +321,7 @@ var streamTests = []test{
 			if q == items {
 				other.Wakes = []string{signal}
 			}
-			require.ErrorIs(t, must.ErrorOf(q.driver.QueueTake(t.Context(), other)), messagestore.ErrInvalid)
+			require.ErrorIs(t, testkit.ErrorOf(q.driver.QueueTake(t.Context(), other)), messagestore.ErrInvalid)
 			q.done(t, queuing.Defer, item.Delivery())
 		}
 		for _, kind := range []queuing.Kind{queuing.Wait, queuing.Suspend} {
@@ -329,7 +329,7 @@ var streamTests = []test{
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			items.leave(t, queuing.Leave{Session: 1})
 		}
-		require.ErrorIs(t, must.ErrorOf(f.driver.QueueFinish(t.Context(), f.of, 1, []queuing.Delivery{f.one(t, queuing.Take{}).Delivery()})), messagestore.ErrInvalid)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.QueueFinish(t.Context(), f.of, 1, []queuing.Delivery{f.one(t, queuing.Take{}).Delivery()})), messagestore.ErrInvalid)
 	}},
 }
 
@@ -351,7 +351,7 @@ func (f *fixture) write(t require.TestingT, key, messageType string, n int) (las
 	for i := range records {
 		records[i] = messagestore.Encoded{ID: uuid.New(), Type: messageType, Data: []byte(`{}`)}
 	}
-	written := must.Do(f.driver.Append(context.Background(), messagestore.Append{Stream: f.of.Category.Stream(key), Expected: messagestore.AnyVersion, Records: records}))(t)
+	written := testkit.Do(f.driver.Append(context.Background(), messagestore.Append{Stream: f.of.Category.Stream(key), Expected: messagestore.AnyVersion, Records: records}))(t)
 	return written.GlobalPosition
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -41,9 +41,9 @@ func TestAStoreThatCannotReportSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = Of(t.Context(), &messagestore.Store{}, q)
 	require.ErrorContains(t, err, "it has no driver")
-	_, err = Of(nil, must.New(messagestore.New(single{}, nil)), q) //nolint:staticcheck // the mistake
+	_, err = Of(nil, testkit.Must(messagestore.New(single{}, nil)), q) //nolint:staticcheck // the mistake
 	require.ErrorContains(t, err, "invalid context")
-	_, err = Of(t.Context(), must.New(messagestore.New(single{}, nil)), q)
+	_, err = Of(t.Context(), testkit.Must(messagestore.New(single{}, nil)), q)
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -24,7 +24,7 @@ func FuzzTheTextOfAnErrorIsShortAndStorable(f *testing.F) {
 	f.Add("\xff\xed\xa0\x80")
 	f.Add(strings.Repeat("\u00e9", 600))
 	f.Add(strings.Repeat("x", 1023) + "\u00e9")
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, long string) {

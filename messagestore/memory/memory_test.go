@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -22,7 +22,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestAClockThatIsNilIsTheProcesss(t *testing.T) {
-	now := must.Do(memory.NewWithClock(nil).Now(t.Context()))(t)
+	now := testkit.Do(memory.NewWithClock(nil).Now(t.Context()))(t)
 
 	require.False(t, now.IsZero())
 }

@@ -23,12 +23,10 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -40,7 +38,7 @@ const override = "dibs.allow_unsafe_settings"
 // with adds parameters to a URL.
 func with(t *testing.T, where string, parameters ...string) string {
 	t.Helper()
-	u := must.Do(url.Parse(where))(t)
+	u := testkit.Do(url.Parse(where))(t)
 	query := u.Query()
 	for i := 0; i < len(parameters); i += 2 {
 		query.Set(parameters[i], parameters[i+1])
@@ -66,7 +64,7 @@ func loginIn(t *testing.T, url, role string) string {
 	}
 	t.Cleanup(func() {
 		// The commit waits for no standby, which a test may have told the server to have.
-		must.Do(admin.Exec(contextOf(t), "set synchronous_commit = local; drop owned by "+user+"; drop role "+user))(t)
+		testkit.Do(admin.Exec(contextOf(t), "set synchronous_commit = local; drop owned by "+user+"; drop role "+user))(t)
 	})
 	return user
 }
@@ -84,7 +82,7 @@ func tryOpen(t *testing.T, url string) error {
 func exec(t *testing.T, conn *pgx.Conn, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
-		require.NoError(t, must.ErrorOf(conn.Exec(t.Context(), statement)), statement)
+		require.NoError(t, testkit.ErrorOf(conn.Exec(t.Context(), statement)), statement)
 	}
 }
 
@@ -92,7 +90,7 @@ func exec(t *testing.T, conn *pgx.Conn, statements ...string) {
 func setOnServer(t *testing.T, conn *pgx.Conn, name, value string) {
 	t.Helper()
 	exec(t, conn, fmt.Sprintf("alter system set %s = '%s'", name, value), "select pg_reload_conf()")
-	await.Equal(t, "the setting "+name, value, func() (now string) {
+	testkit.AwaitEqual(t, "the setting "+name, value, func() (now string) {
 		require.NoError(t, conn.QueryRow(t.Context(), "select current_setting($1)", name).Scan(&now))
 		return now
 	})
@@ -105,13 +103,13 @@ func setOnServer(t *testing.T, conn *pgx.Conn, name, value string) {
 // checkpointer has read the setting too.
 func awaitWaits(t *testing.T, admin *pgx.Conn) {
 	t.Helper()
-	conn := must.Do(pgx.ConnectConfig(t.Context(), admin.Config()))(t)
+	conn := testkit.Do(pgx.ConnectConfig(t.Context(), admin.Config()))(t)
 	defer conn.Close(t.Context())
 	for done := false; !done; {
-		committed := await.Go(func() error {
-			return must.ErrorOf(conn.Exec(t.Context(), "select pg_logical_emit_message(true, 'dibs', '')"))
+		committed := testkit.Go(func() error {
+			return testkit.ErrorOf(conn.Exec(t.Context(), "select pg_logical_emit_message(true, 'dibs', '')"))
 		})
-		await.True(t, "a commit that ends or waits for a standby", func() bool {
+		testkit.AwaitTrue(t, "a commit that ends or waits for a standby", func() bool {
 			if len(committed) > 0 {
 				return true
 			}
@@ -120,7 +118,7 @@ func awaitWaits(t *testing.T, admin *pgx.Conn) {
 			require.NoError(t, err)
 			return done
 		})
-		require.NoError(t, await.Receive(t, "the end of the commit", committed))
+		require.NoError(t, testkit.Receive(t, "the end of the commit", committed))
 	}
 }
 
@@ -128,7 +126,7 @@ func requireUnsafe(t *testing.T, err error, settings ...postgres.UnsafeSetting) 
 	t.Helper()
 	require.ErrorIs(t, err, postgres.ErrUnsafeSettings)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	unsafe := must.As[*postgres.UnsafeSettingsError](t, err)
+	unsafe := testkit.As[*postgres.UnsafeSettingsError](t, err)
 	require.Equal(t, settings, unsafe.Settings)
 	for _, s := range settings {
 		require.ErrorContains(t, err, s.Name+" is "+s.Value+" and has to be "+s.Need)
@@ -184,7 +182,7 @@ func TestServerThatWouldNotTellOfACancelledWaitIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, override)
 		require.NoError(t, tryOpen(t, with(t, url, override, "on")))
 		require.NoError(t, tryOpen(t, with(t, url, "synchronous_commit", "local")))
-		_, err = must.New(postgres.New(pgtest.Connect(t, url), nil)).Version(t.Context(), storetest.Category(t).Stream("1"))
+		_, err = testkit.Must(postgres.New(pgtest.Connect(t, url), nil)).Version(t.Context(), storetest.Category(t).Stream("1"))
 		require.NoError(t, err, "a connection that is not watched hears of no warning")
 	}
 	for _, level := range []string{"warning", "notice", "log", "debug1"} {
@@ -195,7 +193,7 @@ func TestServerThatWouldNotTellOfACancelledWaitIsRefused(t *testing.T) {
 // The override is a setting like any other: wherever PostgreSQL takes one.
 func TestOverrideTakesTheServerAsItIs(t *testing.T) {
 	t.Parallel()
-	tier.NeedsLong(t) // TestServerThatMayLoseMessagesIsRefused overrides in one way
+	testkit.NeedsLong(t) // TestServerThatMayLoseMessagesIsRefused overrides in one way
 	url := ownServer.Alone(t)
 	admin := connect(t, url)
 	user := loginIn(t, url, "")
@@ -220,7 +218,7 @@ func TestOverrideTakesTheServerAsItIs(t *testing.T) {
 
 	// Somebody may have forgotten that it is there.
 	var log bytes.Buffer
-	driver := must.Do(postgres.Open(t.Context(), with(t, lazy, override, "on"), &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))}))(t)
+	driver := testkit.Do(postgres.Open(t.Context(), with(t, lazy, override, "on"), &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))}))(t)
 	require.NoError(t, driver.Close())
 	require.Contains(t, log.String(), "synchronous_commit is off")
 }
@@ -236,7 +234,7 @@ func TestEncodingThatCannotHoldEveryMessageIsRefused(t *testing.T) {
 	for _, encoding := range []string{"SQL_ASCII", "LATIN1"} {
 		// No override changes the encoding of messages.
 		err := tryOpen(t, with(t, pgtest.DatabaseIn(t, encoding), override, "on"))
-		unsafe := must.As[*postgres.UnsafeSettingsError](t, err)
+		unsafe := testkit.As[*postgres.UnsafeSettingsError](t, err)
 		require.Equal(t, postgres.UnsafeSetting{Name: "server_encoding", Value: encoding, Need: "UTF8"}, unsafe.Settings[0])
 		require.NotContains(t, err.Error(), override)
 	}
@@ -249,7 +247,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 	call := func(schema string) error {
 		// A driver and a connection of its own, that has been told nothing.
-		_, err := must.New(postgres.New(connect(t, pgtest.URL(t)), &postgres.Config{Schema: schema})).Version(t.Context(), stream)
+		_, err := testkit.Must(postgres.New(connect(t, pgtest.URL(t)), &postgres.Config{Schema: schema})).Version(t.Context(), stream)
 		return err
 	}
 	made := pgtest.Value[int](t, pool, "select version from "+schema+".schema_version()")
@@ -266,7 +264,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		{made + 4, made - 1, nil, ""},
 		{made + 4, made + 2, postgres.ErrSchemaTooNew, fmt.Sprintf("has version %d, which works from version %d on, and this release is made for %d: ", made+4, made+2, made)},
 	} {
-		must.Do(pool.Exec(t.Context(), fmt.Sprintf("create or replace function %s.schema_version(out version integer, out serves integer) language sql as $$ select %d, %d $$", schema, test.version, test.serves)))(t)
+		testkit.Do(pool.Exec(t.Context(), fmt.Sprintf("create or replace function %s.schema_version(out version integer, out serves integer) language sql as $$ select %d, %d $$", schema, test.version, test.serves)))(t)
 		err := call(schema)
 		if test.err == nil {
 			require.NoError(t, err)
@@ -274,7 +272,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		}
 		require.ErrorIs(t, err, test.err)
 		require.ErrorContains(t, err, test.says)
-		versions := must.As[*pglink.SchemaVersionError](t, err)
+		versions := testkit.As[*pglink.SchemaVersionError](t, err)
 		require.Equal(t, &pglink.SchemaVersionError{Schema: schema, Version: test.version, Serves: test.serves, Need: made}, versions)
 		require.ErrorIs(t, err, failure.ErrLasting)
 		for _, other := range []error{postgres.ErrNotMigrated, postgres.ErrSchemaTooNew} {
@@ -283,13 +281,13 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 	}
 
 	require.ErrorIs(t, call("nobody_made_this"), postgres.ErrNotMigrated)
-	must.Do(pool.Exec(t.Context(), "drop function "+schema+".schema_version()"))(t)
+	testkit.Do(pool.Exec(t.Context(), "drop function "+schema+".schema_version()"))(t)
 	err := call(schema)
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
 	require.ErrorContains(t, err, "dibs migrate up")
 
 	// Open says it at once.
-	require.ErrorIs(t, must.ErrorOf(postgres.Open(t.Context(), pgtest.URL(t), config)), postgres.ErrNotMigrated)
+	require.ErrorIs(t, testkit.ErrorOf(postgres.Open(t.Context(), pgtest.URL(t), config)), postgres.ErrNotMigrated)
 }
 
 func TestRefusalLeavesTheTransactionUsable(t *testing.T) {
@@ -305,11 +303,11 @@ func TestRefusalLeavesTheTransactionUsable(t *testing.T) {
 		{with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off"), nil, postgres.ErrUnsafeSettings},
 		{pgtest.URL(t), &postgres.Config{Schema: "nobody_made_this"}, postgres.ErrNotMigrated},
 	} {
-		tx := must.Do(connect(t, refused.url).Begin(t.Context()))(t)
+		tx := testkit.Do(connect(t, refused.url).Begin(t.Context()))(t)
 		for range 2 { // it is asked again, and says the same
-			require.ErrorIs(t, must.ErrorOf(must.New(postgres.New(tx, refused.config)).Append(t.Context(), appendOne(stream, messagestore.NoStream))), refused.err)
+			require.ErrorIs(t, testkit.ErrorOf(testkit.Must(postgres.New(tx, refused.config)).Append(t.Context(), appendOne(stream, messagestore.NoStream))), refused.err)
 		}
-		must.Do(tx.Exec(t.Context(), "select 1"))(t)
+		testkit.Do(tx.Exec(t.Context(), "select 1"))(t)
 		require.NoError(t, tx.Commit(t.Context()))
 	}
 }
@@ -327,15 +325,15 @@ func TestAMissingRightLeavesTheTransactionUsable(t *testing.T) {
 		user := loginIn(t, url, "")
 		exec(t, admin, fmt.Sprintf(rights.grant, user))
 		conn := connect(t, with(t, url, "user", user))
-		_, outside := must.New(postgres.New(conn, nil)).Version(t.Context(), stream)
+		_, outside := testkit.Must(postgres.New(conn, nil)).Version(t.Context(), stream)
 		requireDenied(t, outside, name)
 		require.ErrorContains(t, outside, rights.says, name)
 
-		tx := must.Do(conn.Begin(t.Context()))(t)
-		_, inside := must.New(postgres.New(tx, nil)).Version(t.Context(), stream)
+		tx := testkit.Do(conn.Begin(t.Context()))(t)
+		_, inside := testkit.Must(postgres.New(tx, nil)).Version(t.Context(), stream)
 		require.Equal(t, outside, inside, name)
 
-		require.NoError(t, must.ErrorOf(tx.Exec(t.Context(), "select 1")), name)
+		require.NoError(t, testkit.ErrorOf(tx.Exec(t.Context(), "select 1")), name)
 		require.NoError(t, tx.Commit(t.Context()), name)
 	}
 }
@@ -375,16 +373,16 @@ func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 
 	for range 3 {
-		must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), stream))(t)
+		testkit.Do(testkit.Must(postgres.New(pool, nil)).Version(t.Context(), stream))(t)
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.AnyVersion, opened())
+			write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)), stream, messagestore.AnyVersion, opened())
 			return nil
 		}))
 	}
 	require.Equal(t, int64(1), asked.checks.Load())
 
 	pool.Reset() // and so another connection
-	must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), stream))(t)
+	testkit.Do(testkit.Must(postgres.New(pool, nil)).Version(t.Context(), stream))(t)
 	require.Equal(t, int64(2), asked.checks.Load())
 }
 
@@ -399,12 +397,12 @@ func TestServerIsAskedOnceMoreAfterTheTransactionThatAConnectionWasFirstUsedIn(t
 	for _, checks := range []int64{1, 2, 2} {
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			for range 2 {
-				write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.AnyVersion, opened())
+				write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)), stream, messagestore.AnyVersion, opened())
 			}
 			return nil
 		}))
 		require.Equal(t, checks, asked.checks.Load())
-		must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), stream))(t)
+		testkit.Do(testkit.Must(postgres.New(pool, nil)).Version(t.Context(), stream))(t)
 		require.Equal(t, int64(2), asked.checks.Load())
 	}
 }
@@ -414,17 +412,17 @@ func TestServerThatDoesNotTellItsTimelineIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	url := ownDatabase(t)
 	exec(t, connect(t, url), "revoke execute on function pg_catalog.pg_control_system() from public")
-	config := must.Do(pgx.ParseConfig(with(t, url, "user", loginIn(t, url, "dibs_writer"))))(t)
+	config := testkit.Do(pgx.ParseConfig(with(t, url, "user", loginIn(t, url, "dibs_writer"))))(t)
 	var asked spy
 	asked.listen(config)
-	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
+	conn := testkit.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	defer conn.Close(contextOf(t))
-	driver := must.New(postgres.New(conn, nil))
-	require.Regexp(t, "^//0", must.Do(driver.Epoch(t.Context()))(t))
+	driver := testkit.Must(postgres.New(conn, nil))
+	require.Regexp(t, "^//0", testkit.Do(driver.Epoch(t.Context()))(t))
 	before := asked.checks.Load()
 
 	for range 3 {
-		must.Do(driver.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
+		testkit.Do(driver.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
 	}
 
 	require.Equal(t, int64(1), before)
@@ -434,18 +432,18 @@ func TestServerThatDoesNotTellItsTimelineIsAskedOnce(t *testing.T) {
 func TestServerIsAskedInOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	config := must.Do(pgx.ParseConfig(pgtest.URL(t)))(t)
+	config := testkit.Do(pgx.ParseConfig(pgtest.URL(t)))(t)
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // each statement is one round trip
 	var asked spy
 	asked.listen(config)
-	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
+	conn := testkit.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	defer conn.Close(contextOf(t))
-	driver, stream := must.New(postgres.New(conn, nil)), storetest.Category(t).Stream("1")
+	driver, stream := testkit.Must(postgres.New(conn, nil)), storetest.Category(t).Stream("1")
 
 	var trips []int64
 	for range 2 {
 		before := asked.sent.Load()
-		must.Do(driver.Version(t.Context(), stream))(t)
+		testkit.Do(driver.Version(t.Context(), stream))(t)
 		trips = append(trips, asked.sent.Load()-before)
 	}
 
@@ -461,16 +459,16 @@ func TestServerThatRefusesToWriteIsAskedAgain(t *testing.T) {
 		asked.listen(c.ConnConfig)
 		c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
 	})
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	stream := storetest.Category(t).Stream("1")
 
 	_, err := driver.Append(t.Context(), appendOne(stream, messagestore.NoStream))
 
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	require.Equal(t, "25006", refused.Code)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.Equal(t, int64(1), asked.checks.Load())
-	require.NoError(t, must.ErrorOf(driver.Version(t.Context(), stream)), "a session that only reads is good for reading")
+	require.NoError(t, testkit.ErrorOf(driver.Version(t.Context(), stream)), "a session that only reads is good for reading")
 	require.Equal(t, int64(2), asked.checks.Load())
 }
 
@@ -478,16 +476,16 @@ func TestWritesOfAGroupToARefusedServerAreRefused(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1" })
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	category := storetest.Category(t)
-	only := must.Do(pool.Acquire(t.Context()))(t)
+	only := testkit.Do(pool.Acquire(t.Context()))(t)
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
 		wg.Go(func() { _, errs[i] = driver.Append(t.Context(), record(category.Stream(fmt.Sprint(i)))) })
 	}
 	// One has gone ahead and waits for the connection, as do those behind it.
-	await.That(t, "one write that is under way, and the others behind it", func() (bool, any) {
+	testkit.Await(t, "one write that is under way, and the others behind it", func() (bool, any) {
 		return driver.Busy(category) && driver.Waiting() == len(errs)-1, driver.Waiting()
 	})
 
@@ -502,9 +500,9 @@ func TestWritesOfAGroupToARefusedServerAreRefused(t *testing.T) {
 func TestConsumerStopsAtAServerThatMayLoseMessages(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off")), nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Connect(t, with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off")), nil)), nil))
 	done := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
-	c := must.New(consumer.New(store, storetest.Category(t), "test", done, nil))
+	c := testkit.Must(consumer.New(store, storetest.Category(t), "test", done, nil))
 
 	require.ErrorIs(t, c.Run(t.Context()), postgres.ErrUnsafeSettings)
 }
@@ -515,7 +513,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	primary := ownServer.Together(t)
 	category := storetest.Category(t)
 	stream := category.Stream("1")
-	write(t, must.New(messagestore.New(open(t, primary), nil)), stream, messagestore.NoStream, opened())
+	write(t, testkit.Must(messagestore.New(open(t, primary), nil)), stream, messagestore.NoStream, opened())
 	url := pgtest.Standby(t, primary)
 	recovering := postgres.UnsafeSetting{Name: "in_hot_standby", Value: "on", Need: "off"}
 
@@ -524,33 +522,33 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	require.NotErrorIs(t, err, failure.ErrLasting, "it is promoted, or the next connection reaches the primary")
 
 	pool := pgtest.Connect(t, url)
-	driver := must.New(postgres.New(pool, nil))
-	requireUnsafe(t, must.ErrorOf(driver.Version(t.Context(), stream)), recovering)
+	driver := testkit.Must(postgres.New(pool, nil))
+	requireUnsafe(t, testkit.ErrorOf(driver.Version(t.Context(), stream)), recovering)
 
 	// The override is for readers.
-	reader := must.New(messagestore.New(open(t, with(t, url, override, "on")), nil))
-	require.Equal(t, messagestore.Version(0), must.Do(reader.Version(t.Context(), stream))(t))
+	reader := testkit.Must(messagestore.New(open(t, with(t, url, override, "on")), nil))
+	require.Equal(t, messagestore.Version(0), testkit.Do(reader.Version(t.Context(), stream))(t))
 	_, err = reader.Write(t.Context(), stream, 0, opened())
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	require.Equal(t, "25006", refused.Code)
 
 	handled := make(chan *messagestore.Message, 1)
-	c := must.New(consumer.New(must.New(messagestore.New(driver, nil)), category, "test", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := testkit.Must(consumer.New(testkit.Must(messagestore.New(driver, nil)), category, "test", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled <- m
 		return nil
 	}), nil))
 	ctx, stop := context.WithCancel(t.Context())
-	ran := await.Go(func() error { return c.Run(ctx) })
+	ran := testkit.Go(func() error { return c.Run(ctx) })
 	promote(t, url)
-	require.Equal(t, stream, await.Receive(t, "a message", handled).Stream, "it goes on by itself")
-	write(t, must.New(messagestore.New(driver, nil)), stream, 0, opened())
+	require.Equal(t, stream, testkit.Receive(t, "a message", handled).Stream, "it goes on by itself")
+	write(t, testkit.Must(messagestore.New(driver, nil)), stream, 0, opened())
 	stop()
-	require.NoError(t, await.Receive(t, "the end of the consumer", ran))
+	require.NoError(t, testkit.Receive(t, "the end of the consumer", ran))
 }
 
 func storeOver(db postgres.DB) *messagestore.Store {
-	return must.New(messagestore.New(must.New(postgres.New(db, nil)), nil))
+	return testkit.Must(messagestore.New(testkit.Must(postgres.New(db, nil)), nil))
 }
 
 func TestCheckNamesTheMissingRight(t *testing.T) {
@@ -576,33 +574,33 @@ func TestCheckSeesWhatHasChangedSinceTheConnectionWasMade(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.SchemaInShared(t)
 	one, _ := pgtest.PoolOfOne(t, nil)
-	store := must.New(messagestore.New(must.New(postgres.New(one, &postgres.Config{Schema: schema})), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(one, &postgres.Config{Schema: schema})), nil))
 	require.NoError(t, store.Check(t.Context()))
 
-	must.Do(one.Exec(t.Context(), "set default_transaction_read_only = on"))(t)
+	testkit.Do(one.Exec(t.Context(), "set default_transaction_read_only = on"))(t)
 	require.NoError(t, store.CheckReading(t.Context()))
 	err := store.Check(t.Context())
 	require.ErrorIs(t, err, postgres.ErrUnsafeSettings)
 	require.ErrorContains(t, err, "transaction_read_only is on and has to be off")
-	must.Do(one.Exec(t.Context(), "reset default_transaction_read_only"))(t)
+	testkit.Do(one.Exec(t.Context(), "reset default_transaction_read_only"))(t)
 
-	must.Do(one.Exec(t.Context(), "set client_encoding = 'LATIN1'"))(t)
+	testkit.Do(one.Exec(t.Context(), "set client_encoding = 'LATIN1'"))(t)
 	require.ErrorIs(t, store.Check(t.Context()), postgres.ErrUnsafeSettings)
-	must.Do(one.Exec(t.Context(), "reset client_encoding"))(t)
+	testkit.Do(one.Exec(t.Context(), "reset client_encoding"))(t)
 	require.NoError(t, store.Check(t.Context()))
 
-	must.Do(pool.Exec(t.Context(), "drop schema "+schema+" cascade"))(t)
+	testkit.Do(pool.Exec(t.Context(), "drop schema "+schema+" cascade"))(t)
 	require.ErrorIs(t, store.Check(t.Context()), postgres.ErrNotMigrated)
 	require.ErrorIs(t, store.CheckReading(t.Context()), postgres.ErrNotMigrated)
 }
 
 func TestCheckInATransactionLeavesItUsable(t *testing.T) {
 	t.Parallel()
-	tx := must.Do(pgtest.PoolAs(t, "dibs_reader").Begin(t.Context()))(t)
+	tx := testkit.Do(pgtest.PoolAs(t, "dibs_reader").Begin(t.Context()))(t)
 	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
 	store := storeOver(tx)
 	require.ErrorIs(t, store.Check(t.Context()), messagestore.ErrNotPermitted)
-	must.Do(store.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
+	testkit.Do(store.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
 }
 
 func TestClosedHandleIsRecognised(t *testing.T) {
@@ -611,27 +609,27 @@ func TestClosedHandleIsRecognised(t *testing.T) {
 	pgtest.Pool(t)
 	stores := map[string]*messagestore.Store{}
 
-	pool := must.Do(pgxpool.New(t.Context(), url))(t)
+	pool := testkit.Do(pgxpool.New(t.Context(), url))(t)
 	stores["pool"] = storeOver(pool)
 	require.NoError(t, stores["pool"].Check(t.Context()))
 	pool.Close()
 
-	conn := must.Do(pgx.Connect(t.Context(), url))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), url))(t)
 	stores["connection"] = storeOver(conn)
 	require.NoError(t, conn.Close(t.Context()))
 
-	other := must.Do(pgx.Connect(t.Context(), url))(t)
+	other := testkit.Do(pgx.Connect(t.Context(), url))(t)
 	defer other.Close(context.WithoutCancel(t.Context()))
-	tx := must.Do(other.Begin(t.Context()))(t)
+	tx := testkit.Do(other.Begin(t.Context()))(t)
 	stores["transaction"] = storeOver(tx)
 	require.NoError(t, tx.Commit(t.Context()))
 
-	db := must.Do(sql.Open("pgx", url))(t)
-	stores["sql.DB"] = must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil))
+	db := testkit.Do(sql.Open("pgx", url))(t)
+	stores["sql.DB"] = testkit.Must(messagestore.New(testkit.Must(postgres.NewSQL(db, nil)), nil))
 	require.NoError(t, db.Close())
 
-	ours := must.Do(postgres.Open(t.Context(), url, nil))(t)
-	stores["opened"] = must.New(messagestore.New(ours, nil))
+	ours := testkit.Do(postgres.Open(t.Context(), url, nil))(t)
+	stores["opened"] = testkit.Must(messagestore.New(ours, nil))
 	require.NoError(t, stores["opened"].Close())
 
 	for name, store := range stores {
@@ -639,7 +637,7 @@ func TestClosedHandleIsRecognised(t *testing.T) {
 		_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened())
 		require.ErrorIs(t, err, messagestore.ErrClosed, name)
 		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, name)
-		require.ErrorIs(t, must.ErrorOf(store.Last(t.Context(), stream)), messagestore.ErrClosed, name)
+		require.ErrorIs(t, testkit.ErrorOf(store.Last(t.Context(), stream)), messagestore.ErrClosed, name)
 		require.ErrorIs(t, store.Check(t.Context()), messagestore.ErrClosed, name)
 	}
 }
@@ -649,10 +647,10 @@ func TestWriteThatIsHeldNamesTheCategoryAndTheLikelyHolder(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
 	pool := pgtest.Connect(t, url)
-	must.Do(pool.Exec(t.Context(), "alter function dibs.wait_for_category set lock_timeout = '50ms'; alter function dibs.append set lock_timeout = '50ms'"))(t)
+	testkit.Do(pool.Exec(t.Context(), "alter function dibs.wait_for_category set lock_timeout = '50ms'; alter function dibs.append set lock_timeout = '50ms'"))(t)
 	category := storetest.Category(t)
 	stream := category.Stream("1")
-	tx := must.Do(pool.Begin(t.Context()))(t)
+	tx := testkit.Do(pool.Begin(t.Context()))(t)
 	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
 	write(t, storeOver(tx), stream, messagestore.NoStream, opened())
 
@@ -672,16 +670,16 @@ func TestErrorsOfTheServerSayWhatTheyMean(t *testing.T) {
 	one, _ := pgtest.PoolOfOne(t, nil)
 	store := storeOver(one)
 	require.NoError(t, store.Check(t.Context()))
-	must.Do(one.Exec(t.Context(), "set default_transaction_read_only = on"))(t)
+	testkit.Do(one.Exec(t.Context(), "set default_transaction_read_only = on"))(t)
 	_, err := store.Write(t.Context(), storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
 	require.ErrorContains(t, err, "(SQLSTATE 25006): the server or this transaction is read-only: it is a standby, or default_transaction_read_only is on for this user or database")
-	must.Do(one.Exec(t.Context(), "reset default_transaction_read_only"))(t)
+	testkit.Do(one.Exec(t.Context(), "reset default_transaction_read_only"))(t)
 
 	category := storetest.Category(t)
-	tx := must.Do(pgtest.Pool(t).Begin(t.Context()))(t)
+	tx := testkit.Do(pgtest.Pool(t).Begin(t.Context()))(t)
 	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
 	write(t, storeOver(tx), category.Stream("1"), messagestore.NoStream, opened())
-	must.Do(one.Exec(t.Context(), "set statement_timeout = 50"))(t)
+	testkit.Do(one.Exec(t.Context(), "set statement_timeout = 50"))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err = store.Write(ctx, category.Stream("2"), messagestore.NoStream, opened())
@@ -694,12 +692,12 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 	t.Parallel()
 	closed := func(t *testing.T) *pgxpool.Pool {
 		t.Helper()
-		return must.Do(pgxpool.New(t.Context(), pgtest.URL(t)))(t)
+		return testkit.Do(pgxpool.New(t.Context(), pgtest.URL(t)))(t)
 	}
 	run := func(pool *pgxpool.Pool) <-chan error {
 		ended := make(chan error, 1)
 		done := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
-		c := must.New(consumer.New(must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t), "test", done, &consumer.Config{Logger: logger.Silent()}))
+		c := testkit.Must(consumer.New(testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), storetest.Category(t), "test", done, &consumer.Config{Logger: logger.Silent()}))
 		go func() { ended <- c.Run(t.Context()) }()
 		return ended
 	}
@@ -707,7 +705,7 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 
 	t.Run("NoRight", func(t *testing.T) {
 		t.Parallel()
-		denied, is := errors.AsType[*pgconn.PgError](await.Receive(t, "the consumer's end", run(pgtest.PoolAs(t, "dibs_reader"))))
+		denied, is := errors.AsType[*pgconn.PgError](testkit.Receive(t, "the consumer's end", run(pgtest.PoolAs(t, "dibs_reader"))))
 		require.True(t, is)
 		require.Equal(t, "42501", denied.Code)
 	})
@@ -715,25 +713,25 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 		t.Parallel()
 		pool := closed(t)
 		pool.Close()
-		require.ErrorContains(t, await.Receive(t, "the consumer's end", run(pool)), "closed pool")
+		require.ErrorContains(t, testkit.Receive(t, "the consumer's end", run(pool)), "closed pool")
 	})
 	t.Run("ClosedMeanwhile", func(t *testing.T) {
 		t.Parallel()
 		pool := closed(t)
 		ended := run(pool)
-		await.That(t, "connections that the consumer acquires", func() (bool, any) {
+		testkit.Await(t, "connections that the consumer acquires", func() (bool, any) {
 			acquired := pool.Stat().AcquireCount()
 			return acquired > 3, acquired
 		})
 		pool.Close()
-		require.ErrorContains(t, await.Receive(t, "the consumer's end", ended), "closed pool")
+		require.ErrorContains(t, testkit.Receive(t, "the consumer's end", ended), "closed pool")
 	})
 	t.Run("NoSuchDatabase", func(t *testing.T) {
 		t.Parallel()
-		config := must.Do(pgxpool.ParseConfig(pgtest.URL(t)))(t)
+		config := testkit.Do(pgxpool.ParseConfig(pgtest.URL(t)))(t)
 		config.ConnConfig.Database = "no_such_database"
-		pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+		pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 		defer pool.Close()
-		require.ErrorContains(t, await.Receive(t, "the consumer's end", run(pool)), "no_such_database")
+		require.ErrorContains(t, testkit.Receive(t, "the consumer's end", run(pool)), "no_such_database")
 	})
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -40,7 +40,7 @@ func queueItems(ctx context.Context, c *attempt) error {
 			Records: []messagestore.Encoded{{ID: uuid.New(), Type: "Item", Data: []byte(`{}`)}},
 		})
 	}
-	_, err := must.New(postgres.New(c.direct, nil)).AppendAll(ctx, all)
+	_, err := testkit.Must(postgres.New(c.direct, nil)).AppendAll(ctx, all)
 	return err
 }
 
@@ -56,7 +56,7 @@ func takeAll(ctx context.Context, c *attempt, wakes []string) error {
 	if err := queueItems(ctx, c); err != nil {
 		return err
 	}
-	taken, err := must.New(postgres.New(c.direct, nil)).QueueTake(ctx, queuing.Take{
+	taken, err := testkit.Must(postgres.New(c.direct, nil)).QueueTake(ctx, queuing.Take{
 		Queue: queueOf(c), Policy: cutPolicy, Wakes: wakes, Session: cutSession, Lease: longLease, Want: cutItems,
 	})
 	if err == nil && len(taken.Items) != cutItems {
@@ -119,7 +119,7 @@ func takes(w way) scene {
 			return nil, err
 		},
 		again: func(ctx context.Context, c *attempt, db postgres.DB) error {
-			d := must.New(postgres.New(db, nil))
+			d := testkit.Must(postgres.New(db, nil))
 			if err := d.QueueLeave(ctx, queuing.Leave{Queue: queueOf(c), Session: cutSession, Next: nextSession, Lease: longLease}); err != nil {
 				return err
 			}
@@ -135,7 +135,7 @@ func takes(w way) scene {
 			return requireDone(finished.Endings, err)
 		},
 		judge: func(ctx context.Context, c *attempt) error {
-			d := must.New(postgres.New(c.direct, nil))
+			d := testkit.Must(postgres.New(c.direct, nil))
 			ticker := time.NewTicker(cutLease / 4)
 			defer ticker.Stop()
 			for end := time.Now().Add(time.Minute); ; <-ticker.C {
@@ -211,10 +211,10 @@ func repeats(name string, w way, call func(ctx context.Context, d *postgres.Driv
 		name: name + ": " + w.name, mode: w.mode, thorough: w == prepared, changes: true, before: queueTaken, warm: queueWarm(w),
 		call: func(ctx context.Context, c *attempt) ([]ended, error) { return nil, call(ctx, c.driver, c) },
 		again: func(ctx context.Context, c *attempt, db postgres.DB) error {
-			return call(ctx, must.New(postgres.New(db, nil)), c)
+			return call(ctx, testkit.Must(postgres.New(db, nil)), c)
 		},
 		judge: func(ctx context.Context, c *attempt) error {
-			all, err := must.New(postgres.New(c.direct, nil)).Queues(ctx)
+			all, err := testkit.Must(postgres.New(c.direct, nil)).Queues(ctx)
 			for _, s := range all {
 				if s.Name == string(c.category) {
 					if !want(&s) {
@@ -296,7 +296,7 @@ func parks(w way) scene {
 		return err
 	}, nil)
 	s.judge = func(ctx context.Context, c *attempt) error {
-		item, err := must.New(postgres.New(c.direct, nil)).QueueItem(ctx, parked(c), takenOf(c)[0].Position)
+		item, err := testkit.Must(postgres.New(c.direct, nil)).QueueItem(ctx, parked(c), takenOf(c)[0].Position)
 		if err == nil && (item.State != queuing.Dead || item.Failures != 1 || item.Error != "it is parked" || item.Version != 1) {
 			err = fmt.Errorf("the item is left as %+v", item)
 		}

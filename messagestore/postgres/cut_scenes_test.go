@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/report"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -176,7 +176,7 @@ func ping(ctx context.Context, c *attempt) error {
 		return err
 	}
 	defer conn.Release()
-	_, err = must.New(postgres.New(conn, &postgres.Config{Schema: c.schema})).Version(ctx, c.category.Stream("ping"))
+	_, err = testkit.Must(postgres.New(conn, &postgres.Config{Schema: c.schema})).Version(ctx, c.category.Stream("ping"))
 	return err
 }
 
@@ -257,7 +257,7 @@ func meets(name string, w way, size int) scene {
 		a := messages(c, key, 7, 1)
 		before := messages(c, key, messagestore.NoStream, 1)
 		before.Records[0].Data = []byte(`{"n":"` + strings.Repeat("x", size) + `"}`)
-		if _, err := must.New(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), before); err != nil {
+		if _, err := testkit.Must(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), before); err != nil {
 			return []ended{{err: err}}
 		}
 		e := ended{appends: []messagestore.Append{a}, refused: true}
@@ -278,7 +278,7 @@ func meets(name string, w way, size int) scene {
 // appendTwice repeats a write.
 func appendTwice(ctx context.Context, c *attempt, key string) []ended {
 	a := messages(c, key, messagestore.AnyVersion, 1)
-	if _, err := must.New(postgres.New(c.direct, nil)).Append(ctx, a); err != nil {
+	if _, err := testkit.Must(postgres.New(c.direct, nil)).Append(ctx, a); err != nil {
 		return []ended{{err: err}}
 	}
 	_, err := c.driver.Append(ctx, a)
@@ -288,16 +288,16 @@ func appendTwice(ctx context.Context, c *attempt, key string) []ended {
 // write1 writes by a store, which resolves the outcome, at the version of the last write.
 func write1(ctx context.Context, c *attempt, key string) []ended {
 	before, a := messages(c, key, messagestore.NoStream, 1), messages(c, key, 0, 1)
-	if _, err := must.New(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), before); err != nil {
+	if _, err := testkit.Must(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), before); err != nil {
 		return []ended{{err: err}}
 	}
-	_, err := must.New(messagestore.New(c.driver, nil)).Write(ctx, a.Stream, 0, bodiesOf(a)...)
+	_, err := testkit.Must(messagestore.New(c.driver, nil)).Write(ctx, a.Stream, 0, bodiesOf(a)...)
 	return []ended{{appends: []messagestore.Append{a}, err: err}}
 }
 
 func writeStreams(ctx context.Context, c *attempt, key string) []ended {
 	all := []messagestore.Append{messages(c, key+"a", messagestore.NoStream, 1), messages(c, key+"b", messagestore.NoStream, 2)}
-	_, err := must.New(messagestore.New(c.driver, nil)).WriteStreams(ctx,
+	_, err := testkit.Must(messagestore.New(c.driver, nil)).WriteStreams(ctx,
 		messagestore.To(all[0].Stream, messagestore.NoStream, bodiesOf(all[0])...),
 		messagestore.To(all[1].Stream, messagestore.NoStream, bodiesOf(all[1])...))
 	return []ended{{appends: all, err: err}}
@@ -321,7 +321,7 @@ func transaction(w way) scene {
 			return []ended{e}
 		}
 		defer tx.Rollback(ctx) //nolint:errcheck // there is nothing to undo, or it is broken
-		if _, err := must.New(postgres.New(tx, nil)).Append(ctx, a); err != nil {
+		if _, err := testkit.Must(postgres.New(tx, nil)).Append(ctx, a); err != nil {
 			if c.got = err; errors.Is(err, messagestore.ErrOutcomeUnknown) {
 				e.err = nil // which is found out to be wrong
 				return []ended{e}
@@ -352,7 +352,7 @@ func reads(name string, w way, ask func(ctx context.Context, d *postgres.Driver,
 				a.Records[i].ID = idOf(c, i)
 			}
 			a.Records[1].Metadata = []byte(`{"correlationStreamName":"correlated-1"}`)
-			direct := must.New(postgres.New(c.direct, nil))
+			direct := testkit.Must(postgres.New(c.direct, nil))
 			if _, err := direct.AppendAll(ctx, []messagestore.Append{a, messages(c, "other", messagestore.NoStream, 1)}); err != nil {
 				return err
 			}
@@ -409,7 +409,7 @@ func removes(name string, w way, remove func(ctx context.Context, a *admin.Admin
 	return scene{
 		name: name + ": " + w.name, mode: w.mode, thorough: w == prepared,
 		before: func(ctx context.Context, c *attempt) error {
-			_, err := must.New(postgres.New(c.direct, nil)).AppendAll(ctx, []messagestore.Append{
+			_, err := testkit.Must(postgres.New(c.direct, nil)).AppendAll(ctx, []messagestore.Append{
 				messages(c, "warm", messagestore.NoStream, 5), messages(c, "cut", messagestore.NoStream, 5),
 			})
 			return err
@@ -418,13 +418,13 @@ func removes(name string, w way, remove func(ctx context.Context, a *admin.Admin
 			if !w.warm {
 				return ping(ctx, c)
 			}
-			return remove(ctx, must.New(admin.New(c.pool, nil)), c, "warm")
+			return remove(ctx, testkit.Must(admin.New(c.pool, nil)), c, "warm")
 		},
 		call: func(ctx context.Context, c *attempt) ([]ended, error) {
-			return nil, remove(ctx, must.New(admin.New(c.pool, nil)), c, "cut")
+			return nil, remove(ctx, testkit.Must(admin.New(c.pool, nil)), c, "cut")
 		},
 		again: func(ctx context.Context, c *attempt, db postgres.DB) error {
-			return remove(ctx, must.New(admin.New(db, nil)), c, "cut")
+			return remove(ctx, testkit.Must(admin.New(db, nil)), c, "cut")
 		},
 		judge: func(ctx context.Context, c *attempt) error {
 			if removed, ok := c.got.(int64); c.err == nil && (!ok || removed == 0) {
@@ -493,7 +493,7 @@ func deletes(w way, erase bool) scene {
 		return err
 	}
 	return removes(name, w, remove, func(ctx context.Context, c *attempt) error {
-		deleted, err := must.New(admin.New(c.direct, nil)).Delete(ctx, c.category.Stream("cut"), 4, &retention.DeleteOptions{EraseName: erase})
+		deleted, err := testkit.Must(admin.New(c.direct, nil)).Delete(ctx, c.category.Stream("cut"), 4, &retention.DeleteOptions{EraseName: erase})
 		if err != nil {
 			return err
 		}
@@ -547,7 +547,7 @@ func forgets(w way) scene {
 				all = append(all, a)
 			}
 		}
-		if _, err := must.New(postgres.New(c.direct, nil)).AppendAll(ctx, all); err != nil {
+		if _, err := testkit.Must(postgres.New(c.direct, nil)).AppendAll(ctx, all); err != nil {
 			return err
 		}
 		_, err := c.direct.Exec(ctx, fmt.Sprintf(`begin; set local session_replication_role = replica;
@@ -560,7 +560,7 @@ func forgets(w way) scene {
 // raises raises the epoch, in a schema of its own: the epoch of the others stays.
 func raises(w way) scene {
 	raise := func(ctx context.Context, c *attempt, db postgres.DB) (string, error) {
-		return must.New(admin.New(db, &postgres.Config{Schema: c.schema})).RaiseEpoch(ctx)
+		return testkit.Must(admin.New(db, &postgres.Config{Schema: c.schema})).RaiseEpoch(ctx)
 	}
 	now := func(ctx context.Context, c *attempt) (number int64, epoch string, err error) {
 		err = c.direct.QueryRow(ctx, fmt.Sprintf("select number, %[1]s.epoch() from %[1]s.epochs", c.schema)).Scan(&number, &epoch)
@@ -647,7 +647,7 @@ func listens() scene {
 				switch category {
 				case "":
 					var written messagestore.Written
-					written, failed = must.New(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), messages(c, "heard", messagestore.NoStream, 1))
+					written, failed = testkit.Must(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), messages(c, "heard", messagestore.NoStream, 1))
 					c.fact = written.GlobalPosition
 				case c.category:
 					c.got = head
@@ -692,7 +692,7 @@ func unlooked(ctx context.Context, c *attempt, _ messagestore.StreamName, row uu
 func overSQL(ctx context.Context, c *attempt, first messagestore.StreamName, row uuid.UUID, a messagestore.Append) error {
 	db := stdlib.OpenDBFromPool(c.pool)
 	defer db.Close()
-	_, err := must.New(postgres.NewSQL(db, nil)).Transact(ctx, first, func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+	_, err := testkit.Must(postgres.NewSQL(db, nil)).Transact(ctx, first, func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
 		_, err := tx.ExecContext(ctx, cutRowSQL, row.String())
 		return []messagestore.Append{a}, err
 	})

@@ -20,11 +20,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -116,7 +114,7 @@ type matrix struct {
 // play plays a scene, has its message number at, from 1 on, meet f, and returns the messages of
 // the protocol. Nothing happens to message 0.
 func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgproxy.Message, err error) {
-	ctx, cancel := context.WithTimeout(ctx, await.Limit)
+	ctx, cancel := context.WithTimeout(ctx, testkit.WaitLimit)
 	defer cancel()
 	c := &attempt{direct: m.direct, category: messagestore.Category("cut" + strings.ReplaceAll(uuid.NewString(), "-", ""))}
 	if s.own {
@@ -134,7 +132,7 @@ func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgprox
 		return nil, err
 	}
 	defer c.pool.Close()
-	c.driver = must.New(postgres.New(c.pool, nil))
+	c.driver = testkit.Must(postgres.New(c.pool, nil))
 	for _, prepare := range []func(context.Context, *attempt) error{s.before, s.warm} {
 		if prepare != nil {
 			if err := prepare(ctx, c); err != nil {
@@ -217,7 +215,7 @@ func (m *matrix) goOn(ctx context.Context, s scene, c *attempt) error {
 	defer conn.Release()
 	done := make(chan error, 1)
 	go func() {
-		store := must.New(messagestore.New(must.New(postgres.New(conn, nil)), nil))
+		store := testkit.Must(messagestore.New(testkit.Must(postgres.New(conn, nil)), nil))
 		for i := range c.writes {
 			if w := &c.writes[i]; errors.Is(w.err, messagestore.ErrOutcomeUnknown) {
 				_, w.found = store.Resolve(ctx, w.err)
@@ -389,14 +387,14 @@ func (m *matrix) table() string {
 // or unknown and resolved truly.
 func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
 	t.Parallel()
-	must.Do(pgtest.Pool(t).Exec(t.Context(), cutTableSQL))(t)
+	testkit.Do(pgtest.Pool(t).Exec(t.Context(), cutTableSQL))(t)
 	t.Run("prepared and exec", func(t *testing.T) {
 		t.Parallel()
 		cutAll(t, everyChange)
 	})
 	t.Run("every other mode", func(t *testing.T) {
 		t.Parallel()
-		tier.NeedsLong(t)
+		testkit.NeedsLong(t)
 		cutAll(t, longTier)
 	})
 }
@@ -420,8 +418,8 @@ func cutAll(t *testing.T, ways []way) {
 	const workers = 8
 	config := pgtest.Pool(t).Config()
 	config.MaxConns = 3 * workers
-	direct := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", direct.Close)
+	direct := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", direct.Close)
 	m := &matrix{direct: direct, base: config, schemas: make(chan string, workers), count: map[string]map[string]int{}}
 	for range workers {
 		_, schema := pgtest.SchemaInShared(t)
@@ -459,7 +457,7 @@ func cutAll(t *testing.T, ways []way) {
 	}
 	clear(m.count)
 	all := len(parts)
-	if !tier.Long() {
+	if !testkit.Long() {
 		parts = someOf(parts, func(p part) string { return p.fault.name })
 	}
 
@@ -571,7 +569,7 @@ func TestEveryCallIsCutOrSaysWhyNot(t *testing.T) {
 			there[of.Elem().Name()+"."+method.Name] = true
 		}
 	}
-	source := must.Do(os.ReadFile("export_test.go"))(t)
+	source := testkit.Do(os.ReadFile("export_test.go"))(t)
 	for _, method := range ofTests.FindAllStringSubmatch(string(source), -1) {
 		delete(there, method[1]+"."+method[2])
 	}

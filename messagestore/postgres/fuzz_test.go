@@ -12,10 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	names "github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -58,10 +57,10 @@ func FuzzValidatorAgreesWithDatabase(f *testing.F) {
 	}
 
 	pool := pgtest.Pool(f)
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name, "Opened", `{}`, ``)
 	}
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add("account-1", "Opened", data, ``)
 	}
 	f.Fuzz(func(t *testing.T, stream, messageType, data, metadata string) {
@@ -85,7 +84,7 @@ func TestValidatorAgreesWithDatabaseOnWhatIsLarge(t *testing.T) {
 		`{"a":"` + strings.Repeat("é", messagestore.MaxMessageBytes/2) + `"}`, `{"a":[` + strings.Repeat("{},", 100_000) + `{}]}`,
 	} {
 		requireAgreement(t, pool, "account-1", "Opened", data, "")
-		if tier.Long() { // metadata goes the same way, as the fuzz test shows
+		if testkit.Long() { // metadata goes the same way, as the fuzz test shows
 			requireAgreement(t, pool, "account-1", "Opened", "{}", data)
 		}
 	}
@@ -103,9 +102,9 @@ func requireAgreement(t *testing.T, pool *pgxpool.Pool, stream, messageType, dat
 		t.Fatal(err)
 	}
 	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was to be kept
-	in := must.New(postgres.New(tx, nil))
+	in := testkit.Must(postgres.New(tx, nil))
 
-	validate := must.New(messagestore.New(memory.New(), nil))
+	validate := testkit.Must(messagestore.New(memory.New(), nil))
 	message := messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}}
 	_, refused := validate.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, message)
 	if refused == nil {
@@ -154,7 +153,7 @@ func validMetadata(t *testing.T, metadata string, beside int) error {
 	if len(metadata)+beside > messagestore.MaxMessageBytes {
 		return errors.New("too long")
 	}
-	validate := must.New(messagestore.New(memory.New(), nil))
+	validate := testkit.Must(messagestore.New(memory.New(), nil))
 	_, err := validate.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "Metadata", Data: json.RawMessage(metadata)})
 	if err != nil {
 		return err
@@ -193,7 +192,7 @@ func TestEveryCharacterIsVisibleToBothOrToNeither(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	elsewhere := rune(0x30FF) // beyond the last white space: what is hidden elsewhere is also hidden inside
-	if tier.Long() {
+	if testkit.Long() {
 		elsewhere = 0xFFFF
 	}
 	for _, place := range []struct {
@@ -256,10 +255,10 @@ func FuzzFunctionsAnswerOrRefuse(f *testing.F) {
 		f.Add("account-1", "account-2", past, int64(-1), 1)
 	}
 	pool := pgtest.Pool(f)
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name, "T", `{}`, int64(-2), 1)
 	}
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add("account-1", "T", data, int64(-2), 1)
 	}
 	f.Fuzz(func(t *testing.T, name, other, data string, n int64, size int) {
@@ -303,10 +302,10 @@ func FuzzCompatibleFunctionsAnswerOrRefuse(f *testing.F) {
 	f.Add("account-1", "T", `[1]`, int64(-1), int64(-1))
 	f.Add("account-1", "T", ``, int64(-5), int64(0))
 	pool := pgtest.Pool(f)
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name, "T", `{}`, int64(0), int64(1))
 	}
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add("account-1", "T", data, int64(0), int64(1))
 	}
 	f.Fuzz(func(t *testing.T, name, other, data string, n, size int64) {

@@ -14,9 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -36,7 +35,7 @@ func newLibrary(t *testing.T) *library {
 	var l library
 	url := pgtest.Migrated(t)
 	l.other = pgtest.Connect(t, url)
-	must.Do(l.other.Exec(t.Context(), `
+	testkit.Do(l.other.Exec(t.Context(), `
 		alter function dibs.read_stream rename to read_stream_itself;
 		create function dibs.read_stream(stream text, from_position bigint, max_messages integer, backwards boolean) returns table (
 			id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz
@@ -51,20 +50,20 @@ func newLibrary(t *testing.T) *library {
 			end if;
 			return query select * from dibs.read_stream_itself(stream, from_position, max_messages, backwards);
 		end $$`))(t)
-	config := must.New(pgxpool.ParseConfig(url))
+	config := testkit.Must(pgxpool.ParseConfig(url))
 	config.MaxConns = 4
 	config.ConnConfig.Tracer = &l.sent
-	l.pool = must.New(pgxpool.NewWithConfig(t.Context(), config))
+	l.pool = testkit.Must(pgxpool.NewWithConfig(t.Context(), config))
 	t.Cleanup(l.pool.Close)
-	l.Driver = must.New(postgres.New(l.pool, nil))
+	l.Driver = testkit.Must(postgres.New(l.pool, nil))
 	return &l
 }
 
 // hold takes a lock, 1 for the slow streams and 2 for the stuck, until its end.
 func (l *library) hold(t *testing.T, lock int) (end func()) {
 	t.Helper()
-	conn := must.Do(l.other.Acquire(t.Context()))(t)
-	must.Do(conn.Exec(t.Context(), "select pg_advisory_lock($1)", lock))(t)
+	conn := testkit.Do(l.other.Acquire(t.Context()))(t)
+	testkit.Do(conn.Exec(t.Context(), "select pg_advisory_lock($1)", lock))(t)
 	end = sync.OnceFunc(func() {
 		_, _ = conn.Exec(context.WithoutCancel(t.Context()), "select pg_advisory_unlock_all()")
 		conn.Release()
@@ -95,7 +94,7 @@ func (l *library) read(ctx context.Context, names ...messagestore.StreamName) <-
 func (l *library) write(t *testing.T, streams ...messagestore.StreamName) {
 	t.Helper()
 	for _, name := range streams {
-		must.Do(l.Append(t.Context(), record(name)))(t)
+		testkit.Do(l.Append(t.Context(), record(name)))(t)
 	}
 }
 
@@ -118,7 +117,7 @@ func (l *library) busy(t *testing.T) (end func(), slow <-chan page) {
 
 func (l *library) awaitLocks(t *testing.T, n int) {
 	t.Helper()
-	await.Equal(t, "reads that wait for the lock", n, func() (waiting int) {
+	testkit.AwaitEqual(t, "reads that wait for the lock", n, func() (waiting int) {
 		_ = l.other.QueryRow(t.Context(), "select count(*) from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())").Scan(&waiting)
 		return waiting
 	})
@@ -136,21 +135,21 @@ func TestReadsThatGoTogetherFindWhatEachFindsAlone(t *testing.T) {
 			a.Records = append(a.Records, messagestore.Encoded{ID: uuid.Must(uuid.NewV7()), Type: fmt.Sprint("Read", len(a.Records)%3), Data: fmt.Appendf(nil, `{"n":%d}`, len(a.Records)), Metadata: []byte(`{"a":"b"}`)})
 		}
 		if n > 0 {
-			must.Do(l.Append(t.Context(), a))(t)
+			testkit.Do(l.Append(t.Context(), a))(t)
 		}
 	}
 	large := messagestore.Category("books").Stream("large")
 	for i := range 12 { // more than a group holds
 		a := record(large)
 		a.Records[0].Data = largeData(700<<10, i%2 == 0)
-		must.Do(l.Append(t.Context(), a))(t)
+		testkit.Do(l.Append(t.Context(), a))(t)
 	}
 	l.write(t, "books-erased", "books-erased", "books-deleted")
-	must.Do(l.pool.Exec(t.Context(), "select dibs.delete_stream('books-erased', erase_name => true)"))(t)
-	must.Do(l.pool.Exec(t.Context(), "select dibs.delete_stream('books-deleted')"))(t)
-	conn := must.Do(l.other.Acquire(t.Context()))(t)
+	testkit.Do(l.pool.Exec(t.Context(), "select dibs.delete_stream('books-erased', erase_name => true)"))(t)
+	testkit.Do(l.pool.Exec(t.Context(), "select dibs.delete_stream('books-deleted')"))(t)
+	conn := testkit.Do(l.other.Acquire(t.Context()))(t)
 	defer conn.Release()
-	alone := must.New(postgres.New(conn.Conn(), nil))
+	alone := testkit.Must(postgres.New(conn.Conn(), nil))
 
 	seed := rand.Uint64()
 	t.Log("seed", seed)
@@ -164,7 +163,7 @@ func TestReadsThatGoTogetherFindWhatEachFindsAlone(t *testing.T) {
 			if random.IntN(3) == 0 {
 				q.From = 0
 			}
-			queries[i], want[i] = q, must.New(alone.ReadStream(t.Context(), q))
+			queries[i], want[i] = q, testkit.Must(alone.ReadStream(t.Context(), q))
 		}
 		end, slow := l.busy(t)
 		l.sent.since()
@@ -177,11 +176,11 @@ func TestReadsThatGoTogetherFindWhatEachFindsAlone(t *testing.T) {
 				}
 			})
 		}
-		await.True(t, "all reads wait", func() bool { return l.WaitingReads() == len(queries) })
+		testkit.AwaitTrue(t, "all reads wait", func() bool { return l.WaitingReads() == len(queries) })
 		end()
 		reading.Wait()
 		for range 2 {
-			require.NoError(t, await.Receive(t, "a slow read", slow).err)
+			require.NoError(t, testkit.Receive(t, "a slow read", slow).err)
 		}
 		if len(of) == len(small) {
 			require.Less(t, strings.Count(fmt.Sprint(l.sent.since()), "dibs.read_stream"), len(queries)/2)
@@ -198,10 +197,10 @@ func TestAReadThatFailsHarmsNoReadThatItGoesWith(t *testing.T) {
 	l.write(t, good...)
 	end, slow := l.busy(t)
 	answers := l.read(t.Context(), append(good, "bad-1", "bad-2")...)
-	await.True(t, "all reads wait", func() bool { return l.WaitingReads() == 22 })
+	testkit.AwaitTrue(t, "all reads wait", func() bool { return l.WaitingReads() == 22 })
 	end()
 	for range 22 {
-		a := await.Receive(t, "a read", answers)
+		a := testkit.Receive(t, "a read", answers)
 		if a.stream.Category() == "bad" {
 			require.ErrorContains(t, a.err, "bad")
 			continue
@@ -211,7 +210,7 @@ func TestAReadThatFailsHarmsNoReadThatItGoesWith(t *testing.T) {
 		require.Equal(t, a.stream, a.messages[0].Stream)
 	}
 	for range 2 {
-		require.NoError(t, await.Receive(t, "a slow read", slow).err)
+		require.NoError(t, testkit.Receive(t, "a slow read", slow).err)
 	}
 }
 
@@ -225,16 +224,16 @@ func TestReadsThatHangHoldUpNoOthers(t *testing.T) {
 	for range 2 {
 		answers := l.read(t.Context(), good...)
 		for range good {
-			a := await.Receive(t, "a read", answers)
+			a := testkit.Receive(t, "a read", answers)
 			require.NoError(t, a.err)
 			require.Len(t, a.messages, 1)
 		}
 	}
-	await.Equal(t, "reads that wait behind the slow ones", 0, l.WaitingReads)
+	testkit.AwaitEqual(t, "reads that wait behind the slow ones", 0, l.WaitingReads)
 	require.Empty(t, slow)
 	end()
 	for range 2 {
-		require.NoError(t, await.Receive(t, "a slow read", slow).err)
+		require.NoError(t, testkit.Receive(t, "a slow read", slow).err)
 	}
 }
 
@@ -246,16 +245,16 @@ func TestASlowReadDoesNotHoldUpItsGroup(t *testing.T) {
 	end, slow := l.busy(t)
 	release := l.hold(t, 2)
 	stuck, good := l.read(t.Context(), "stuck-1"), l.read(t.Context(), "good-1")
-	await.True(t, "the stuck read waits", func() bool { return l.WaitingReads() > 0 })
+	testkit.AwaitTrue(t, "the stuck read waits", func() bool { return l.WaitingReads() > 0 })
 	end()
-	found := await.Receive(t, "the good read", good)
+	found := testkit.Receive(t, "the good read", good)
 	require.NoError(t, found.err)
 	require.Len(t, found.messages, 1)
 	require.Empty(t, stuck)
 	release()
-	require.NoError(t, await.Receive(t, "the stuck read", stuck).err)
+	require.NoError(t, testkit.Receive(t, "the stuck read", stuck).err)
 	for range 2 {
-		require.NoError(t, await.Receive(t, "a slow read", slow).err)
+		require.NoError(t, testkit.Receive(t, "a slow read", slow).err)
 	}
 }
 
@@ -267,17 +266,17 @@ func TestAReadThatWaitsForOthersEndsWithItsContext(t *testing.T) {
 	end, slow := l.busy(t)
 	ctx, leave := context.WithCancel(t.Context())
 	before := l.read(t.Context(), "good-2")
-	await.True(t, "a read waits", func() bool { return l.WaitingReads() == 1 })
+	testkit.AwaitTrue(t, "a read waits", func() bool { return l.WaitingReads() == 1 })
 	answers := l.read(ctx, "good-1")
-	await.True(t, "both wait", func() bool { return l.WaitingReads() == 2 })
+	testkit.AwaitTrue(t, "both wait", func() bool { return l.WaitingReads() == 2 })
 	leave()
-	require.ErrorIs(t, await.Receive(t, "the read", answers).err, context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the read", answers).err, context.Canceled)
 	require.Empty(t, before)
 	require.Empty(t, slow)
 	end()
-	require.NoError(t, await.Receive(t, "the other read", before).err)
+	require.NoError(t, testkit.Receive(t, "the other read", before).err)
 	for range 2 {
-		require.NoError(t, await.Receive(t, "a slow read", slow).err)
+		require.NoError(t, testkit.Receive(t, "a slow read", slow).err)
 	}
 }
 
@@ -303,14 +302,14 @@ func TestReadsThatGoTogetherHoldFourMiB(t *testing.T) {
 		for range 10 {
 			a := record(stream)
 			a.Records[0].Data = largeData(900<<10, compresses)
-			must.New(d.Append(t.Context(), a))
+			testkit.Must(d.Append(t.Context(), a))
 		}
 		queries := make([]messagestore.StreamQuery, 16)
 		for i := range queries {
 			queries[i] = messagestore.StreamQuery{Stream: stream, Limit: 100}
 		}
 
-		pages := must.Do(d.ReadTogether(t.Context(), queries...))(t)
+		pages := testkit.Do(d.ReadTogether(t.Context(), queries...))(t)
 
 		held := 0
 		for _, page := range pages {

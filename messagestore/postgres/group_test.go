@@ -19,9 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -44,14 +43,14 @@ type crowd struct {
 
 func gather(t *testing.T) *crowd {
 	t.Helper()
-	return gatherOver(t, must.New(postgres.New(pgtest.Pool(t), nil)))
+	return gatherOver(t, testkit.Must(postgres.New(pgtest.Pool(t), nil)))
 }
 
 func gatherOver(t *testing.T, driver *postgres.Driver) *crowd {
 	t.Helper()
 	pool := pgtest.Pool(t)
 	c := &crowd{t: t, driver: driver, category: storetest.Category(t), first: make(chan error, 1)}
-	holder := must.Do(lockCategory(t.Context(), pool, c.category))(t)
+	holder := testkit.Do(lockCategory(t.Context(), pool, c.category))(t)
 	c.release = sync.OnceFunc(func() { require.NoError(t, holder()) })
 	t.Cleanup(c.release)
 	go func() {
@@ -76,7 +75,7 @@ func lockCategory(ctx context.Context, pool *pgxpool.Pool, category messagestore
 // awaitLockWaiters returns when a session waits for the category's lock.
 func awaitLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
 	t.Helper()
-	await.True(t, "a session that waits for the lock of "+string(category), func() bool { return lockWaiters(t, pool, category) > 0 })
+	testkit.AwaitTrue(t, "a session that waits for the lock of "+string(category), func() bool { return lockWaiters(t, pool, category) > 0 })
 }
 
 // lockWaitersSQL returns the processes that wait for a category's lock.
@@ -94,13 +93,13 @@ func lockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Categor
 // awaitWaiting returns when so many writes wait for their turn.
 func awaitWaiting(t *testing.T, driver *postgres.Driver, writes int) {
 	t.Helper()
-	await.Equal(t, "the writes that wait for their turn", writes, driver.Waiting)
+	testkit.AwaitEqual(t, "the writes that wait for their turn", writes, driver.Waiting)
 }
 
 // awaitBusy returns when a write to the category is under way.
 func awaitBusy(t *testing.T, driver *postgres.Driver, category messagestore.Category) {
 	t.Helper()
-	await.True(t, "a write to "+string(category)+" that is under way", func() bool { return driver.Busy(category) })
+	testkit.AwaitTrue(t, "a write to "+string(category)+" that is under way", func() bool { return driver.Busy(category) })
 }
 
 // add starts a write and returns once it waits.
@@ -134,7 +133,7 @@ func TestWritesThatWaitAreCommittedTogetherInTheirOrder(t *testing.T) {
 	c.release()
 	c.wg.Wait()
 
-	require.NoError(t, await.Receive(t, "the first write", c.first))
+	require.NoError(t, testkit.Receive(t, "the first write", c.first))
 	for i, position := range positions {
 		require.Equal(t, messagestore.Version(i), position)
 	}
@@ -203,14 +202,14 @@ func TestACallerThatLeavesBeforeItsTurnWritesNothing(t *testing.T) {
 	c.add(t.Context(), record(c.category.Stream("stayed")), func(_ messagestore.Written, err error) { stayed = err })
 
 	leave()
-	err := await.Receive(t, "the end of the call", left)
+	err := testkit.Receive(t, "the end of the call", left)
 	c.release()
 	c.wg.Wait()
 
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.NoError(t, stayed)
-	require.Equal(t, messagestore.NoStream, must.Do(c.driver.Version(t.Context(), c.category.Stream("left")))(t))
+	require.Equal(t, messagestore.NoStream, testkit.Do(c.driver.Version(t.Context(), c.category.Stream("left")))(t))
 }
 
 // The connection is cut while the group is under way. Nobody knows, the store asks,
@@ -219,7 +218,7 @@ func TestAGroupWhoseConnectionIsLostIsSettled(t *testing.T) {
 	t.Parallel()
 	c := gather(t)
 	pool := pgtest.Pool(t)
-	store := must.New(messagestore.New(c.driver, nil))
+	store := testkit.Must(messagestore.New(c.driver, nil))
 	errs := make([]error, 6)
 	for i := range errs {
 		before := c.driver.Waiting()
@@ -237,7 +236,7 @@ func TestAGroupWhoseConnectionIsLostIsSettled(t *testing.T) {
 
 	for i, err := range errs {
 		require.NoError(t, err)
-		require.Equal(t, messagestore.Version(0), must.Do(store.Version(t.Context(), c.category.Stream(fmt.Sprint(i))))(t))
+		require.Equal(t, messagestore.Version(0), testkit.Do(store.Version(t.Context(), c.category.Stream(fmt.Sprint(i))))(t))
 	}
 }
 
@@ -245,14 +244,14 @@ func TestAGroupWhoseConnectionIsLostIsSettled(t *testing.T) {
 // the group has to wait for it in turn.
 func lockCategoryWhenFree(t *testing.T, pool *pgxpool.Pool, c *crowd) (release func() error) {
 	t.Helper()
-	got := await.Go(func() error {
+	got := testkit.Go(func() error {
 		var err error
 		release, err = lockCategory(t.Context(), pool, c.category)
 		return err
 	})
 	awaitTwoLockWaiters(t, pool, c.category)
 	c.release()
-	require.NoError(t, await.Receive(t, "the lock", got))
+	require.NoError(t, testkit.Receive(t, "the lock", got))
 	return release
 }
 
@@ -281,7 +280,7 @@ func TestWritesOfAGroupFollowEachOther(t *testing.T) {
 	c.release()
 	c.wg.Wait()
 
-	require.NoError(t, await.Receive(t, "the first write", c.first))
+	require.NoError(t, testkit.Receive(t, "the first write", c.first))
 	require.Equal(t, []string{"1", "conflict 0 1", "conflict no stream 1", "3", "conflict 1 3", "conflict 2 3", "conflict 7 3"}, answers)
 }
 
@@ -297,18 +296,18 @@ func TestRepeatsInAGroupAreOneMessage(t *testing.T) {
 	group[1].Expected = messagestore.NoStream
 	got := make([]messagestore.Written, len(group))
 	errs := make([]error, len(group))
-	elsewhere := must.New(postgres.New(pgtest.Pool(t), nil))
+	elsewhere := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	for i, a := range group {
 		c.add(t.Context(), a, func(w messagestore.Written, err error) { got[i], errs[i] = w, err })
 	}
 	// Behind the crowd's first write, and before the group.
-	done := await.Go(func() error { return must.ErrorOf(elsewhere.Append(t.Context(), before)) })
+	done := testkit.Go(func() error { return testkit.ErrorOf(elsewhere.Append(t.Context(), before)) })
 	awaitTwoLockWaiters(t, pgtest.Pool(t), c.category)
 
 	c.release()
 	c.wg.Wait()
 
-	require.NoError(t, await.Receive(t, "the end of the call", done))
+	require.NoError(t, testkit.Receive(t, "the end of the call", done))
 	for _, i := range []int{0, 3, 6} {
 		require.NoError(t, errs[i])
 		require.False(t, got[i].Duplicate)
@@ -333,7 +332,7 @@ func TestABusyCategoryHoldsUpNoOther(t *testing.T) {
 	for n := 0; !c.driver.InOneShard(free, busy); n++ {
 		busy = messagestore.Category(fmt.Sprintf("%sy%d", c.category, n))
 	}
-	holder := must.Do(lockCategory(t.Context(), pool, busy))(t)
+	holder := testkit.Do(lockCategory(t.Context(), pool, busy))(t)
 	letGo := sync.OnceValue(holder)
 	t.Cleanup(func() { _ = letGo() })
 	var last error
@@ -349,7 +348,7 @@ func TestABusyCategoryHoldsUpNoOther(t *testing.T) {
 	c.add(t.Context(), record(free.Stream("1")), note)
 
 	c.release()
-	first, second := await.Receive(t, "a write", written), await.Receive(t, "a write", written)
+	first, second := testkit.Receive(t, "a write", written), testkit.Receive(t, "a write", written)
 	awaitLockWaiters(t, pool, busy)
 	require.NoError(t, letGo())
 	c.wg.Wait()
@@ -367,7 +366,7 @@ func TestAGroupTakesItsCategoriesForWhatTheyAreInEveryLanguage(t *testing.T) {
 	t.Parallel()
 	url := pgtest.DatabaseInEnglish(t)
 	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
-	driver := must.New(postgres.New(pgtest.Connect(t, url), nil))
+	driver := testkit.Must(postgres.New(pgtest.Connect(t, url), nil))
 
 	answers := driver.AppendEach(t.Context(), []messagestore.Append{record("account-1"), record("account:command-1")})
 
@@ -382,12 +381,12 @@ func TestAGroupTakesItsCategoriesForWhatTheyAreInEveryLanguage(t *testing.T) {
 func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	must.Do(pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category set lock_timeout = '20ms'`))(t)
+	testkit.Do(pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category set lock_timeout = '20ms'`))(t)
 	config := &postgres.Config{Schema: schema}
-	holder := must.Do(pool.Begin(t.Context()))(t)
+	holder := testkit.Do(pool.Begin(t.Context()))(t)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
-	must.Do(must.New(postgres.New(holder, config)).Append(t.Context(), record("stuck-0")))(t)
-	driver := must.New(postgres.New(pool, config))
+	testkit.Do(testkit.Must(postgres.New(holder, config)).Append(t.Context(), record("stuck-0")))(t)
+	driver := testkit.Must(postgres.New(pool, config))
 
 	answers := driver.AppendAllEach(t.Context(), [][]messagestore.Append{
 		both("free-1", "stuck-3"),
@@ -402,7 +401,7 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 
 	for _, i := range []int{0, 1, 3, 5} {
 		require.NotErrorIs(t, answers[i].Err, messagestore.ErrOutcomeUnknown)
-		refused := must.As[*pgconn.PgError](t, answers[i].Err)
+		refused := testkit.As[*pgconn.PgError](t, answers[i].Err)
 		require.Equal(t, "55P03", refused.Code)
 	}
 	for _, i := range []int{2, 4, 6, 7} {
@@ -415,15 +414,15 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 func TestAnIDOfAnOpenTransactionHoldsUpItsOwnWriteAlone(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	must.Do(pool.Exec(t.Context(), "alter function "+schema+`.append set lock_timeout = '50ms'`))(t)
+	testkit.Do(pool.Exec(t.Context(), "alter function "+schema+`.append set lock_timeout = '50ms'`))(t)
 	config := &postgres.Config{Schema: schema}
-	holder := must.Do(pool.Begin(t.Context()))(t)
+	holder := testkit.Do(pool.Begin(t.Context()))(t)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
 	held := record("held-0")
-	must.Do(must.New(postgres.New(holder, config)).Append(t.Context(), held))(t)
+	testkit.Do(testkit.Must(postgres.New(holder, config)).Append(t.Context(), held))(t)
 	same := record("mine-1")
 	same.Records[0].ID = held.Records[0].ID
-	driver := must.New(postgres.New(pool, config))
+	driver := testkit.Must(postgres.New(pool, config))
 
 	answers := driver.AppendAllEach(t.Context(), [][]messagestore.Append{{record("other-1")}, {same}, both("free-1", "other-2")})
 
@@ -437,12 +436,12 @@ func TestAnIDOfAnOpenTransactionHoldsUpItsOwnWriteAlone(t *testing.T) {
 func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.SchemaInShared(t)
-	must.Do(pool.Exec(t.Context(), "alter function "+schema+".append set lock_timeout = '50ms'"))(t)
-	holder := must.Do(pool.Begin(t.Context()))(t)
+	testkit.Do(pool.Exec(t.Context(), "alter function "+schema+".append set lock_timeout = '50ms'"))(t)
+	holder := testkit.Do(pool.Begin(t.Context()))(t)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
-	must.Do(must.New(postgres.New(holder, &postgres.Config{Schema: schema})).Append(t.Context(), record("stuck-0")))(t)
+	testkit.Do(testkit.Must(postgres.New(holder, &postgres.Config{Schema: schema})).Append(t.Context(), record("stuck-0")))(t)
 	old := limitedPool(t, "default_transaction_isolation", "repeatable read")
-	driver := must.New(postgres.New(old, &postgres.Config{Schema: schema}))
+	driver := testkit.Must(postgres.New(old, &postgres.Config{Schema: schema}))
 
 	answers := driver.AppendEach(t.Context(), []messagestore.Append{record("stuck-1"), record("stuck-2"), record("other-1"), record("stuck-3")})
 
@@ -466,9 +465,9 @@ func TestAWriteThatTakesTooLongFailsNoOther(t *testing.T) {
 	// The write before the group, the group, and the group's first write alone.
 	cancelStatements(t, 3, lockWaitersSQL, string(c.category))
 
-	require.Equal(t, "57014", refusal(t, await.Receive(t, "the end of the first write", first)).Code)
+	require.Equal(t, "57014", refusal(t, testkit.Receive(t, "the end of the first write", first)).Code)
 	c.release()
-	require.NoError(t, await.Receive(t, "the end of the second write", second))
+	require.NoError(t, testkit.Receive(t, "the end of the second write", second))
 }
 
 // cancelStatements cancels n statements, one after the other, like a timeout: those of the
@@ -479,7 +478,7 @@ func cancelStatements(t *testing.T, times int, waiters string, args ...any) {
 	pool := pgtest.Pool(t)
 	var last time.Time // when the statement that was cancelled last was begun
 	for n := range times {
-		await.True(t, fmt.Sprintf("statement %d of %d, which waits", n+1, times), func() bool {
+		testkit.AwaitTrue(t, fmt.Sprintf("statement %d of %d, which waits", n+1, times), func() bool {
 			var cancelled bool
 			err := pool.QueryRow(t.Context(), `select pg_cancel_backend(pid), query_start from pg_stat_activity
 				where pid in (`+waiters+`) and query_start > $`+fmt.Sprint(len(args)+1)+` and state = 'active' limit 1`, append(args, last)...).Scan(&cancelled, &last)
@@ -497,8 +496,8 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	stuck, other := storetest.Category(t), storetest.Category(t).Stream("1")
-	driver := must.New(postgres.New(pool, nil))
-	holder := must.Do(lockCategory(t.Context(), pool, stuck))(t)
+	driver := testkit.Must(postgres.New(pool, nil))
+	holder := testkit.Do(lockCategory(t.Context(), pool, stuck))(t)
 	letGo := sync.OnceValue(holder)
 	t.Cleanup(func() { _ = letGo() })
 	const writes = 10
@@ -506,15 +505,15 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 	for i := range writes {
 		group = append(group, record(stuck.Stream(fmt.Sprint(i))))
 	}
-	done := await.Go(func() []postgres.Answer { return driver.AppendEach(t.Context(), append(group, record(other))) })
+	done := testkit.Go(func() []postgres.Answer { return driver.AppendEach(t.Context(), append(group, record(other))) })
 
 	cancelStatements(t, 2, lockWaitersSQL, string(stuck)) // the group, and the first write by itself
-	await.Equal(t, "the version of the other category's stream", 0, func() messagestore.Version {
-		return must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), other))(t)
+	testkit.AwaitEqual(t, "the version of the other category's stream", 0, func() messagestore.Version {
+		return testkit.Do(testkit.Must(postgres.New(pool, nil)).Version(t.Context(), other))(t)
 	})
 	require.NoError(t, letGo())
 
-	answers := await.Receive(t, "the end of the call", done)
+	answers := testkit.Receive(t, "the end of the call", done)
 	require.NoError(t, answers[writes].Err)
 	failed := 0
 	for _, answer := range answers[:writes] {
@@ -534,22 +533,22 @@ func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 		"create function %[1]s.slowly() returns trigger language plpgsql as 'begin if new.type = ''Slow'' then perform pg_sleep(600); end if; return new; end'",
 		"create trigger slowly before insert on %[1]s.messages for each row execute function %[1]s.slowly()",
 	} {
-		must.Do(pool.Exec(t.Context(), fmt.Sprintf(statement, schema)))(t)
+		testkit.Do(pool.Exec(t.Context(), fmt.Sprintf(statement, schema)))(t)
 	}
 	var log bytes.Buffer
-	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema, Logger: logger.Zerolog(zerolog.New(&log))}))
+	driver := testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema, Logger: logger.Zerolog(zerolog.New(&log))}))
 	var group []messagestore.Append
 	for range 4 {
 		group = append(group, record(storetest.Category(t).Stream("1")))
 	}
 	group[3].Records[0].Type = "Slow"
 
-	done := await.Go(func() []postgres.Answer { return driver.AppendEach(t.Context(), group) })
+	done := testkit.Go(func() []postgres.Answer { return driver.AppendEach(t.Context(), group) })
 
 	// The group, and the slow write alone.
 	cancelStatements(t, 2, "select pid from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'", pool.Config().ConnConfig.Database)
 
-	answers := await.Receive(t, "the end of the group", done)
+	answers := testkit.Receive(t, "the end of the group", done)
 	for _, answer := range answers[:3] {
 		require.NoError(t, answer.Err)
 	}
@@ -567,17 +566,17 @@ func TestASlowWriteOfSeveralMessagesIsNotTriedAgain(t *testing.T) {
 		"create function %[1]s.slowly() returns trigger language plpgsql as 'begin perform nextval(''%[1]s.begun''), pg_sleep(600); return new; end'",
 		"create trigger slowly before insert on %[1]s.messages for each row execute function %[1]s.slowly()",
 	} {
-		must.Do(pool.Exec(t.Context(), fmt.Sprintf(statement, schema)))(t)
+		testkit.Do(pool.Exec(t.Context(), fmt.Sprintf(statement, schema)))(t)
 	}
-	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema, Logger: logger.Silent()}))
+	driver := testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema, Logger: logger.Silent()}))
 	category := storetest.Category(t)
 
-	done := await.Go(func() error {
-		return must.ErrorOf(driver.AppendAll(t.Context(), both(category.Stream("1"), category.Stream("2"))))
+	done := testkit.Go(func() error {
+		return testkit.ErrorOf(driver.AppendAll(t.Context(), both(category.Stream("1"), category.Stream("2"))))
 	})
 	cancelStatements(t, 1, "select pid from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'", pool.Config().ConnConfig.Database)
 
-	require.Equal(t, "57014", refusal(t, await.Receive(t, "the end of the write", done)).Code)
+	require.Equal(t, "57014", refusal(t, testkit.Receive(t, "the end of the write", done)).Code)
 	require.Equal(t, 1, pgtest.Value[int](t, pool, fmt.Sprintf("select last_value from %s.begun", schema)))
 }
 
@@ -586,8 +585,8 @@ func limitedPool(t *testing.T, setting, value string) *pgxpool.Pool {
 	t.Helper()
 	config := pgtest.Pool(t).Config()
 	config.ConnConfig.RuntimeParams[setting] = value
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return pool
 }
 
@@ -613,14 +612,14 @@ func TestWhoLeavesBeforeThereIsAConnectionWritesNothing(t *testing.T) {
 			t.Parallel()
 			config := pgtest.Pool(t).Config()
 			config.MaxConns = 1
-			pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-			conn := must.Do(pool.Acquire(t.Context()))(t)
+			pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+			testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+			conn := testkit.Do(pool.Acquire(t.Context()))(t)
 			release := sync.OnceFunc(conn.Release)
 			t.Cleanup(release)
-			c := &crowd{t: t, driver: must.New(postgres.New(pool, nil)), category: storetest.Category(t)}
+			c := &crowd{t: t, driver: testkit.Must(postgres.New(pool, nil)), category: storetest.Category(t)}
 			begins, endFirst := context.WithCancel(t.Context())
-			first := await.Go(func() error { return must.ErrorOf(c.driver.Append(begins, record(c.category.Stream("first")))) })
+			first := testkit.Go(func() error { return testkit.ErrorOf(c.driver.Append(begins, record(c.category.Stream("first")))) })
 			awaitBusy(t, c.driver, c.category)
 			ctx, leave := context.WithCancel(t.Context())
 			left := make(chan error, callers)
@@ -628,14 +627,14 @@ func TestWhoLeavesBeforeThereIsAConnectionWritesNothing(t *testing.T) {
 				c.add(ctx, record(c.category.Stream(fmt.Sprint(i))), func(_ messagestore.Written, err error) { left <- err })
 			}
 			endFirst()
-			require.ErrorIs(t, await.Receive(t, "the first write", first), context.Canceled)
+			require.ErrorIs(t, testkit.Receive(t, "the first write", first), context.Canceled)
 			awaitWaiting(t, c.driver, 0) // they are taken, and wait for a connection
 
 			leave()
 			c.wg.Wait()
 
 			for range callers {
-				err := await.Receive(t, "the end of the call", left)
+				err := testkit.Receive(t, "the end of the call", left)
 				require.ErrorIs(t, err, context.Canceled)
 				require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 			}
@@ -643,7 +642,7 @@ func TestWhoLeavesBeforeThereIsAConnectionWritesNothing(t *testing.T) {
 			_, err := c.driver.Append(t.Context(), record(c.category.Stream("after"))) // in the same line
 			require.NoError(t, err)
 			for i := range callers {
-				require.Equal(t, messagestore.NoStream, must.Do(c.driver.Version(t.Context(), c.category.Stream(fmt.Sprint(i))))(t))
+				require.Equal(t, messagestore.NoStream, testkit.Do(c.driver.Version(t.Context(), c.category.Stream(fmt.Sprint(i))))(t))
 			}
 		})
 	}
@@ -661,20 +660,20 @@ func TestAGroupGoesOnWithTheFenceThatWasRaised(t *testing.T) {
 func goesOnWithTheFence(t *testing.T, streams int) {
 	t.Helper()
 	c := gather(t)
-	asker := must.New(postgres.New(pgtest.Pool(t), nil))
+	asker := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	var errs [4]error
 	for i := range errs {
 		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i%streams))), func(_ messagestore.Written, err error) { errs[i] = err })
 	}
-	found := await.Go(func() error {
-		return must.ErrorOf(asker.Find(t.Context(), c.category.Stream("0"), []uuid.UUID{uuid.New()}))
+	found := testkit.Go(func() error {
+		return testkit.ErrorOf(asker.Find(t.Context(), c.category.Stream("0"), []uuid.UUID{uuid.New()}))
 	})
 	awaitTwoLockWaiters(t, pgtest.Pool(t), c.category)
 
 	c.release()
 	c.wg.Wait()
 
-	require.NoError(t, await.Receive(t, "the end of the question", found))
+	require.NoError(t, testkit.Receive(t, "the end of the question", found))
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
@@ -687,7 +686,7 @@ func goesOnWithTheFence(t *testing.T, streams int) {
 func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	category := storetest.Category(t)
 	for name, change := range map[string]func(*messagestore.Append){
 		"at its version":    func(*messagestore.Append) {},
@@ -697,10 +696,10 @@ func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 	} {
 		stream := category.Stream(strings.ReplaceAll(name, " ", ""))
 		before := record(stream)
-		must.Do(driver.Append(t.Context(), before))(t)
+		testkit.Do(driver.Append(t.Context(), before))(t)
 		again := before
 		if change == nil {
-			must.Do(must.New(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true}))(t)
+			testkit.Do(testkit.Must(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true}))(t)
 			again = record(stream)
 			again.Expected = messagestore.NoStream
 		} else {
@@ -729,7 +728,7 @@ func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 // If transactions do not see the writes that they wait for, each write is sent alone.
 func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 	t.Parallel()
-	c := gatherOver(t, must.New(postgres.New(limitedPool(t, "default_transaction_isolation", "repeatable read"), nil)))
+	c := gatherOver(t, testkit.Must(postgres.New(limitedPool(t, "default_transaction_isolation", "repeatable read"), nil)))
 	var errs [4]error
 	for i := range errs {
 		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i))), func(_ messagestore.Written, err error) { errs[i] = err })
@@ -750,13 +749,13 @@ func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	conn := must.Do(pool.Acquire(t.Context()))(t)
+	conn := testkit.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
-	one := must.New(postgres.New(conn.Conn(), nil))
+	one := testkit.Must(postgres.New(conn.Conn(), nil))
 	rapid.Check(t, func(r *rapid.T) {
 		prefix := "g" + strings.ReplaceAll(uuid.NewString(), "-", "")
 		together, apart := messagestore.Category(prefix+"a"), messagestore.Category(prefix+"b")
-		d := must.New(postgres.New(pool, nil))
+		d := testkit.Must(postgres.New(pool, nil))
 		for range rapid.IntRange(1, 3).Draw(r, "groups") {
 			n := rapid.IntRange(2, 12).Draw(r, "writes")
 			group, want := make([][]messagestore.Append, n), make([]string, n)
@@ -792,7 +791,7 @@ func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 			for i, answer := range answers {
 				require.Equal(r, want[i], told(answer.All, answer.Err), "%d of %v", i, group)
 				for k, written := range answer.All {
-					found := must.Do(one.Find(t.Context(), group[i][k].Stream, written.IDs[len(written.IDs)-1:]))(t)
+					found := testkit.Do(one.Find(t.Context(), group[i][k].Stream, written.IDs[len(written.IDs)-1:]))(t)
 					require.Len(r, found, 1)
 					require.Equal(r, found[0].GlobalPosition, written.GlobalPosition)
 					require.Equal(r, found[0].Position, written.Version)
@@ -813,27 +812,27 @@ func both(a, b messagestore.StreamName) []messagestore.Append {
 func TestWritesToTwoCategoriesWaitForBothInTheNextGroup(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	d := must.New(postgres.New(pool, nil))
+	d := testkit.Must(postgres.New(pool, nil))
 	category, busy := storetest.Category(t), storetest.Category(t)+"busy"
-	release := must.Do(lockCategory(t.Context(), pool, busy))(t)
+	release := testkit.Do(lockCategory(t.Context(), pool, busy))(t)
 	single := []messagestore.Append{record(category.Stream("single"))}
 	there, back := both(category.Stream("both"), busy.Stream("both")), both(busy.Stream("both"), category.Stream("both"))
-	answered := await.Go(func() []postgres.Answer {
+	answered := testkit.Go(func() []postgres.Answer {
 		return d.AppendAllEach(t.Context(), [][]messagestore.Append{single, there, back})
 	})
 
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
-	await.Equal(t, "the version of the stream of one category", 0, func() messagestore.Version {
-		return must.Do(store.Version(t.Context(), single[0].Stream))(t)
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
+	testkit.AwaitEqual(t, "the version of the stream of one category", 0, func() messagestore.Version {
+		return testkit.Do(store.Version(t.Context(), single[0].Stream))(t)
 	})
-	version := must.Do(store.Version(t.Context(), there[0].Stream))(t)
+	version := testkit.Do(store.Version(t.Context(), there[0].Stream))(t)
 	require.Equal(t, messagestore.NoStream, version)
 	awaitLockWaiters(t, pool, busy)
 	require.NoError(t, release())
-	for _, answer := range await.Receive(t, "the end of the call", answered) {
+	for _, answer := range testkit.Receive(t, "the end of the call", answered) {
 		require.NoError(t, answer.Err)
 	}
-	version = must.Do(store.Version(t.Context(), there[1].Stream))(t)
+	version = testkit.Do(store.Version(t.Context(), there[1].Stream))(t)
 	require.EqualValues(t, 1, version)
 	flushes, writes := d.Flushes()
 	require.Equal(t, int64(2), flushes)
@@ -854,11 +853,11 @@ func TestAGroupWaitsForItsCategoriesInTheOrderOfTheirNames(t *testing.T) {
 		{lesser.Stream("1"), greater.Stream("1")},
 		{greater.Stream("1"), lesser.Stream("1")},
 	} {
-		d := must.New(postgres.New(pool, nil))
-		holder := must.Do(lockCategory(t.Context(), pool, lesser))(t)
+		d := testkit.Must(postgres.New(pool, nil))
+		holder := testkit.Do(lockCategory(t.Context(), pool, lesser))(t)
 		release := sync.OnceValue(holder)
 		t.Cleanup(func() { _ = release() })
-		answered := await.Go(func() []postgres.Answer {
+		answered := testkit.Go(func() []postgres.Answer {
 			write := both(streams[0], streams[1])
 			return d.AppendAllEach(t.Context(), [][]messagestore.Append{write, both(streams[0], streams[1])})
 		})
@@ -868,7 +867,7 @@ func TestAGroupWaitsForItsCategoriesInTheOrderOfTheirNames(t *testing.T) {
 
 		require.True(t, free, "while %s is waited for, for a write to %v", lesser, streams)
 		require.NoError(t, release())
-		for _, answer := range await.Receive(t, "the end of the call", answered) {
+		for _, answer := range testkit.Receive(t, "the end of the call", answered) {
 			require.NoError(t, answer.Err)
 		}
 		_, writes := d.Flushes()
@@ -901,7 +900,7 @@ func TestWritesToTheSameCategoriesWaitInOneShard(t *testing.T) {
 	c.release()
 	c.wg.Wait()
 
-	require.NoError(t, await.Receive(t, "the first write", c.first))
+	require.NoError(t, testkit.Receive(t, "the first write", c.first))
 	_, writes := c.driver.Flushes()
 	require.Equal(t, int64(3), writes)
 }
@@ -910,7 +909,7 @@ func TestWritesToTheSameCategoriesWaitInOneShard(t *testing.T) {
 // answer as alone.
 func TestAWriteToSeveralStreamsIsAGroupOfOne(t *testing.T) {
 	t.Parallel()
-	d := must.New(postgres.New(pgtest.Pool(t), nil))
+	d := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	flushed := func(what string, more int64, f func()) {
 		t.Helper()
@@ -920,29 +919,29 @@ func TestAWriteToSeveralStreamsIsAGroupOfOne(t *testing.T) {
 		require.Equal(t, before+more, after, what)
 	}
 	flushed("one message", 0, func() {
-		must.Do(d.Append(t.Context(), record(category.Stream("one"))))(t)
+		testkit.Do(d.Append(t.Context(), record(category.Stream("one"))))(t)
 	})
 	two := both(category.Stream("a1"), category.Stream("a2"))
 	flushed("two streams", 1, func() {
-		written := must.Do(d.AppendAll(t.Context(), two))(t)
+		written := testkit.Do(d.AppendAll(t.Context(), two))(t)
 		require.Len(t, written, 2)
 		require.Less(t, written[0].GlobalPosition, written[1].GlobalPosition)
 	})
 	pair := record(category.Stream("pair"))
 	pair.Records = append(pair.Records, record(category.Stream("pair")).Records...)
 	flushed("two messages", 0, func() {
-		require.EqualValues(t, 1, must.Do(d.Append(t.Context(), pair))(t).Version)
+		require.EqualValues(t, 1, testkit.Do(d.Append(t.Context(), pair))(t).Version)
 	})
 	flushed("a conflict", 1, func() {
 		stale := both(category.Stream("new"), category.Stream("a2"))
 		stale[0].Expected, stale[1].Expected = messagestore.NoStream, messagestore.NoStream
 		_, err := d.AppendAll(t.Context(), stale)
-		conflict := must.As[*messagestore.VersionConflictError](t, err)
+		conflict := testkit.As[*messagestore.VersionConflictError](t, err)
 		require.Equal(t, &messagestore.VersionConflictError{Stream: category.Stream("a2"), Expected: messagestore.NoStream, Actual: 0}, conflict)
-		require.Equal(t, messagestore.NoStream, must.Do(d.Version(t.Context(), category.Stream("new")))(t))
+		require.Equal(t, messagestore.NoStream, testkit.Do(d.Version(t.Context(), category.Stream("new")))(t))
 	})
 	flushed("the same again", 1, func() {
-		written := must.Do(d.AppendAll(t.Context(), two))(t)
+		written := testkit.Do(d.AppendAll(t.Context(), two))(t)
 		require.True(t, written[0].Duplicate)
 		require.True(t, written[1].Duplicate)
 	})
@@ -959,7 +958,7 @@ func TestAWriteToSeveralStreamsIsAGroupOfOne(t *testing.T) {
 // group is to one of these streams.
 func TestAWriteOfAGroupIsNotWrittenInPart(t *testing.T) {
 	t.Parallel()
-	d := must.New(postgres.New(pgtest.Pool(t), nil))
+	d := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	for i, expected := range [][2]messagestore.Version{{0, messagestore.NoStream}, {messagestore.NoStream, 0}} {
 		stream := func(name string) messagestore.StreamName { return category.Stream(name + fmt.Sprint(i)) }
@@ -974,12 +973,12 @@ func TestAWriteOfAGroupIsNotWrittenInPart(t *testing.T) {
 
 		require.NoError(t, answers[0].Err)
 		require.NoError(t, answers[3].Err)
-		conflict := must.As[*messagestore.VersionConflictError](t, answers[1].Err)
+		conflict := testkit.As[*messagestore.VersionConflictError](t, answers[1].Err)
 		require.EqualValues(t, 0, conflict.Expected)
 		require.Equal(t, messagestore.NoStream, conflict.Actual)
 		require.Equal(t, []*messagestore.Message{nil, nil}, answers[2].Met.Last)
 		for _, a := range append(half, met...) {
-			require.Equal(t, messagestore.NoStream, must.Do(d.Version(t.Context(), a.Stream))(t), a.Stream)
+			require.Equal(t, messagestore.NoStream, testkit.Do(d.Version(t.Context(), a.Stream))(t), a.Stream)
 		}
 	}
 	flushes, writes := d.Flushes()
@@ -990,14 +989,14 @@ func TestAWriteOfAGroupIsNotWrittenInPart(t *testing.T) {
 // One part of a write to several streams was written before alone, or its id has another message.
 func TestAWriteToSeveralStreamsLeavesItsGroupForAnIDThatIsThere(t *testing.T) {
 	t.Parallel()
-	d := must.New(postgres.New(pgtest.Pool(t), nil))
+	d := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	both := func(name string) []messagestore.Append {
 		return both(category.Stream(name+"1"), category.Stream(name+"2"))
 	}
 	before, half := both("before"), both("half")
-	must.Do(d.AppendAll(t.Context(), before))(t)
-	must.Do(d.Append(t.Context(), half[1]))(t)
+	testkit.Do(d.AppendAll(t.Context(), before))(t)
+	testkit.Do(d.Append(t.Context(), half[1]))(t)
 	half[0].Expected = 7
 	again := slices.Clone(before)
 	again[0].Expected = messagestore.NoStream

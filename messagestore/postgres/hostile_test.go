@@ -24,10 +24,9 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -80,7 +79,7 @@ func appendRaw(t *testing.T, db querier, a rawAppend) error {
 // can tell, and that the value is not shown.
 func requireRefused(t *testing.T, err error, column string) {
 	t.Helper()
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	require.Equal(t, "DB001", refused.Code, refused.Message)
 	require.Equal(t, column, refused.ColumnName)
 	require.NotContains(t, refused.Message+refused.Detail+refused.Hint, "canary")
@@ -144,7 +143,7 @@ func TestDatabaseRefusesWhatTheLibraryRefuses(t *testing.T) {
 			if call.trusted {
 				continue
 			}
-			refused := must.As[*pgconn.PgError](t, appendEachRaw(t, pool, call))
+			refused := testkit.As[*pgconn.PgError](t, appendEachRaw(t, pool, call))
 			require.Equal(t, "DB001", refused.Code, "%v: %s", call, refused.Message)
 		}
 	}
@@ -217,7 +216,7 @@ func TestDatabaseRefusesGroupsThatAreNone(t *testing.T) {
 		`'{a-1}', '{-2}', '{1}', '{0}', '{00000000-0000-0000-0000-000000000000}', '{T}', '{"{}"}', '{null}'`:                               "data",
 	} {
 		_, err := pool.Exec(t.Context(), "select * from dibs.append_each("+arguments+")")
-		refused := must.As[*pgconn.PgError](t, err)
+		refused := testkit.As[*pgconn.PgError](t, err)
 		require.Equal(t, "DB001", refused.Code, "%s: %s", arguments, refused.Message)
 		require.Equal(t, column, refused.ColumnName, arguments)
 	}
@@ -239,10 +238,10 @@ func TestDatabaseRefusesTypesThatAreNoneForAWriteOfOneMessage(t *testing.T) {
 	} {
 		stream := category.Stream(strconv.Itoa(i))
 
-		refused := must.As[*pgconn.PgError](t, append1(stream, past))
+		refused := testkit.As[*pgconn.PgError](t, append1(stream, past))
 		require.Equal(t, "DB001", refused.Code, "%s: %s", past, refused.Message)
 		require.Equal(t, "past", refused.ColumnName, past)
-		require.Nil(t, lastOf(t, must.New(postgres.New(pool, nil)), stream), past)
+		require.Nil(t, lastOf(t, testkit.Must(postgres.New(pool, nil)), stream), past)
 	}
 	for i, past := range []string{`[null]`, `[["T"]]`, `[[` + strings.Repeat(`"T",`, 99) + `"T"]]`} {
 		require.NoError(t, append1(category.Stream("good"+strconv.Itoa(i)), past))
@@ -295,7 +294,7 @@ func TestDatabaseRefusesCallsThatAreNone(t *testing.T) {
 		`'{a-1}', '{-1}', '{1001}', array_fill(gen_random_uuid(), '{1001}'), array_fill('T'::text, '{1001}'), array_fill('{}'::json, '{1001}'), array_fill(null::json, '{1001}')`: "ids",
 	} {
 		_, err := pool.Exec(t.Context(), "select * from dibs.append("+arguments+")")
-		refused := must.As[*pgconn.PgError](t, err)
+		refused := testkit.As[*pgconn.PgError](t, err)
 		require.Equal(t, "DB001", refused.Code, "%s: %s", arguments, refused.Message)
 		require.Equal(t, column, refused.ColumnName, arguments)
 	}
@@ -316,7 +315,7 @@ func TestDatabaseRefusesCallsThatAreNone(t *testing.T) {
 		"read_category('a', group_size => 1025, group_member => 0)": "group_member",
 	} {
 		_, err := pool.Exec(t.Context(), "select * from dibs."+call)
-		refused := must.As[*pgconn.PgError](t, err)
+		refused := testkit.As[*pgconn.PgError](t, err)
 		require.Equal(t, "DB001", refused.Code, "%s: %s", call, refused.Message)
 		require.Equal(t, column, refused.ColumnName, call)
 	}
@@ -326,7 +325,7 @@ func TestDatabaseRefusesCallsThatAreNone(t *testing.T) {
 // passed by.
 func TestRefusalOfTheDatabaseIsAnInvalidError(t *testing.T) {
 	t.Parallel()
-	driver := must.New(postgres.New(pgtest.Pool(t), nil))
+	driver := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 
 	a := appendOne("canary-", messagestore.NoStream)
 	_, err := driver.Append(t.Context(), a)
@@ -335,19 +334,19 @@ func TestRefusalOfTheDatabaseIsAnInvalidError(t *testing.T) {
 
 	a = appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream)
 	a.Records[0].Data = []byte(`["canary"]`)
-	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), a)), messagestore.ErrInvalid)
+	require.ErrorIs(t, testkit.ErrorOf(driver.Append(t.Context(), a)), messagestore.ErrInvalid)
 }
 
 // The details that the server gives for an error show the row.
 func TestErrorsShowNoValuesOfRows(t *testing.T) {
 	t.Parallel()
-	driver := must.New(postgres.New(pgtest.Pool(t), nil))
+	driver := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	a := appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream)
 	a.Records[0].Data = []byte(`{"secret":"canary",}`)
 
 	_, err := driver.Append(t.Context(), a)
 
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	require.Equal(t, "22P02", refused.Code)
 	require.NotContains(t, refused.Detail+refused.Where+refused.Hint+refused.InternalQuery+err.Error(), "canary")
 }
@@ -356,11 +355,11 @@ func TestErrorsShowNoValuesOfRows(t *testing.T) {
 func TestGroupOfTheSmallestHash(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	must.Do(pool.Exec(t.Context(), "insert into "+schema+".messages (category, stream_name, position, type, id, group_hash) values ('a', 'a-1', 0, 'T', gen_random_uuid(), -9223372036854775808)"))(t)
-	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+	testkit.Do(pool.Exec(t.Context(), "insert into "+schema+".messages (category, stream_name, position, type, id, group_hash) values ('a', 'a-1', 0, 'T', gen_random_uuid(), -9223372036854775808)"))(t)
+	driver := testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema}))
 	found := 0
 	for member := range 3 {
-		page := must.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{GroupSize: 3, GroupMember: member}}))(t)
+		page := testkit.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{GroupSize: 3, GroupMember: member}}))(t)
 		found += len(page.Messages)
 	}
 	require.Equal(t, 1, found)
@@ -427,7 +426,7 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.Pool(t)
-			driver := must.New(postgres.New(pool, nil))
+			driver := testkit.Must(postgres.New(pool, nil))
 			category := storetest.Category(t)
 			good, beside := category.Stream("good"), category.Stream("beside")
 			for way, write := range map[string]func(messagestore.Append) error{
@@ -459,16 +458,16 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 					require.ErrorIs(t, err, test.kind, way)
 					require.ErrorIs(t, err, messagestore.ErrInvalid, way)
 				} else if !errors.Is(err, messagestore.ErrInvalid) {
-					refused := must.As[*pgconn.PgError](t, err)
+					refused := testkit.As[*pgconn.PgError](t, err)
 					require.Contains(t, []string{"22", "54"}, refused.Code[:2], "%s: %v", way, err)
 				}
 				require.Less(t, len(err.Error()), 500)
 				require.False(t, strings.ContainsFunc(err.Error(), unicode.IsControl), "%q", err)
 				require.Zero(t, pool.Stat().AcquiredConns(), way)
 			}
-			page := must.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10}))(t)
+			page := testkit.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10}))(t)
 			require.Empty(t, page.Messages, "neither it nor what came before it was written")
-			require.Zero(t, must.Do(driver.Append(t.Context(), appendOne(good, messagestore.NoStream)))(t).Version)
+			require.Zero(t, testkit.Do(driver.Append(t.Context(), appendOne(good, messagestore.NoStream)))(t).Version)
 		})
 	}
 }
@@ -477,7 +476,7 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 func TestHostileReadsAreRefusedByTheDatabase(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	stream := func(q messagestore.StreamQuery) error {
 		_, err := driver.ReadStream(t.Context(), q)
 		return err
@@ -516,7 +515,7 @@ func TestHostileReadsAreRefusedByTheDatabase(t *testing.T) {
 func TestForgedNotificationsLoseNothing(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	writer, reader := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	writer, reader := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 	bell, stop := reader.Watch(stream.Category(), 50*time.Millisecond)
 	defer stop()
@@ -525,13 +524,13 @@ func TestForgedNotificationsLoseNothing(t *testing.T) {
 		"dibs." + string(stream.Category()) + "-9223372036854775808", "dibs." + string(stream.Category()) + "-x", "dibs." + strings.Repeat("x", 7000), "dibs.\u202e\n-1",
 		"dibs." + string(stream.Category()) + "-9223372036854775807", // that there will be no more
 	} {
-		must.Do(pool.Exec(t.Context(), "select pg_notify('dibs_messages', $1)", payload))(t)
+		testkit.Do(pool.Exec(t.Context(), "select pg_notify('dibs_messages', $1)", payload))(t)
 	}
 	for n := range 3 {
 		write(t, writer, stream, messagestore.Version(n-1), opened())
-		await.Equal(t, "the version at a wake-up", messagestore.Version(n), func() messagestore.Version {
-			await.Receive(t, "a wake-up", bell)
-			return must.Do(reader.Version(t.Context(), stream))(t)
+		testkit.AwaitEqual(t, "the version at a wake-up", messagestore.Version(n), func() messagestore.Version {
+			testkit.Receive(t, "a wake-up", bell)
+			return testkit.Do(reader.Version(t.Context(), stream))(t)
 		})
 	}
 }
@@ -561,7 +560,7 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 		_, err := pool.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::text, $1, $2, $3::text::jsonb, $4::text::jsonb)", string(category)+"-"+m.id, m.messageType, m.data, m.metadata)
 		require.NoError(t, err, "%q", m)
 	}
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	mux := handler.New()
 	mux.IgnoreUnknown()
 	var handled []int
@@ -571,7 +570,7 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 	})
 	var log bytes.Buffer
 	config := &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}, Logger: logger.Zerolog(zerolog.New(&log))}
-	c := must.New(consumer.New(store, category, "ledger", mux, config))
+	c := testkit.Must(consumer.New(store, category, "ledger", mux, config))
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
@@ -585,7 +584,7 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 		require.Less(t, len(line), 4000)
 		require.NotContains(t, string(line), strings.Repeat("7", 1000))
 	}
-	parked := must.Do(must.New(operate.Consumer(store, category, "ledger").Parked()).Items(t.Context(), queue.Dead, 0, 100))(t)
+	parked := testkit.Do(testkit.Must(operate.Consumer(store, category, "ledger").Parked()).Items(t.Context(), queue.Dead, 0, 100))(t)
 	require.Len(t, parked, 4)
 	for _, p := range parked {
 		require.Less(t, len(p.Error), 1100)

@@ -16,11 +16,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -75,7 +74,7 @@ func newGate(t *testing.T) *gate {
 	g := &gate{role: "none", came: make(chan struct{}, 100), pass: make(chan struct{})}
 	url := pgtest.Migrated(t)
 	g.pool = pgtest.Connect(t, url)
-	config := must.New(pgxpool.ParseConfig(url))
+	config := testkit.Must(pgxpool.ParseConfig(url))
 	config.MaxConns = 2 // so one read is under way, and others wait for it
 	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		if _, err := conn.Exec(ctx, "set role "+g.role); err != nil {
@@ -87,9 +86,9 @@ func newGate(t *testing.T) *gate {
 		return true, nil
 	}
 	config.ConnConfig.Tracer = g
-	gated := must.New(pgxpool.NewWithConfig(t.Context(), config))
+	gated := testkit.Must(pgxpool.NewWithConfig(t.Context(), config))
 	t.Cleanup(gated.Close)
-	g.Driver = must.New(postgres.New(gated, nil))
+	g.Driver = testkit.Must(postgres.New(gated, nil))
 	return g
 }
 
@@ -118,8 +117,8 @@ func (g *gate) goes(t *testing.T, p party, leavers ...int) []error {
 	answers := make(chan ended, p.calls)
 	leave := make([]context.CancelFunc, p.calls)
 	g.close()
-	first := await.Go(func() error { return p.call(t.Context(), -1) })
-	await.Receive(t, "the first call at the gate", g.came)
+	first := testkit.Go(func() error { return p.call(t.Context(), -1) })
+	testkit.Receive(t, "the first call at the gate", g.came)
 	for i := range p.calls {
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
@@ -128,17 +127,17 @@ func (g *gate) goes(t *testing.T, p party, leavers ...int) []error {
 		p.waits(i + 1)
 	}
 	g.pass <- struct{}{}
-	require.NoError(t, await.Receive(t, "the first call", first))
-	await.Receive(t, "the group at the gate", g.came)
+	require.NoError(t, testkit.Receive(t, "the first call", first))
+	testkit.Receive(t, "the group at the gate", g.came)
 	errs := make([]error, p.calls)
 	for _, i := range leavers {
 		leave[i]()
-		a := await.Receive(t, "a call that ends", answers)
+		a := testkit.Receive(t, "a call that ends", answers)
 		errs[a.i] = a.err
 	}
 	g.open()
 	for range p.calls - len(leavers) {
-		a := await.Receive(t, "a call that stays", answers)
+		a := testkit.Receive(t, "a call that stays", answers)
 		errs[a.i] = a.err
 	}
 	return errs
@@ -156,7 +155,7 @@ func TestCallersLeaveAGroupWhoseTakeIsRefused(t *testing.T) {
 		"waits for too long": func(t *testing.T, g *gate, _ *queuing.Take) { t.Helper(); g.stuck(t) },
 		"has no right": func(t *testing.T, g *gate, _ *queuing.Take) {
 			t.Helper()
-			must.Do(g.pool.Exec(t.Context(), "revoke execute on function dibs.queue_take from dibs_writer"))(t)
+			testkit.Do(g.pool.Exec(t.Context(), "revoke execute on function dibs.queue_take from dibs_writer"))(t)
 			g.role = "dibs_writer"
 		},
 	} {
@@ -179,7 +178,7 @@ func TestCallersLeaveAGroupWhoseTakeIsRefused(t *testing.T) {
 					}, func(n int) { awaitWaiting(t, g.Driver, n) }}, leavers...)
 
 					for i, err := range errs {
-						version := must.New(g.Version(t.Context(), one(i)))
+						version := testkit.Must(g.Version(t.Context(), one(i)))
 						if slices.Contains(leavers, i) {
 							require.ErrorIs(t, err, context.Canceled, "%s, %v", kind, leavers)
 							require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
@@ -204,10 +203,10 @@ func TestCallersLeaveAGroupWhoseTakeIsRefused(t *testing.T) {
 // stuck has takes from the queue wait for too long.
 func (g *gate) stuck(t *testing.T) {
 	t.Helper()
-	other := must.Do(g.pool.Begin(t.Context()))(t)
+	other := testkit.Do(g.pool.Begin(t.Context()))(t)
 	t.Cleanup(func() { _ = other.Rollback(context.WithoutCancel(t.Context())) })
-	must.Do(other.Exec(t.Context(), "select dibs.queue_lock('turns', 'turns', true)"))(t)
-	must.Do(g.pool.Exec(t.Context(), "alter function dibs.queue_take set lock_timeout = '20ms'"))(t)
+	testkit.Do(other.Exec(t.Context(), "select dibs.queue_lock('turns', 'turns', true)"))(t)
+	testkit.Do(g.pool.Exec(t.Context(), "alter function dibs.queue_take set lock_timeout = '20ms'"))(t)
 }
 
 // writes are the kinds of writes that go together.
@@ -257,7 +256,7 @@ func TestCallersLeaveAGroupOfReads(t *testing.T) {
 	g := newGate(t)
 	g.Patient()
 	stream := turnsOf.Category.Stream("1")
-	must.New(g.Append(t.Context(), record(stream)))
+	testkit.Must(g.Append(t.Context(), record(stream)))
 	for _, fails := range []bool{false, true} {
 		for _, leavers := range someLeave {
 			found := make([]int, 4)
@@ -268,7 +267,7 @@ func TestCallersLeaveAGroupOfReads(t *testing.T) {
 					found[i] = len(messages)
 				}
 				return err
-			}, func(n int) { await.Equal(t, "the reads that wait", n, g.WaitingReads) }}, leavers...)
+			}, func(n int) { testkit.AwaitEqual(t, "the reads that wait", n, g.WaitingReads) }}, leavers...)
 
 			for i, err := range errs {
 				if slices.Contains(leavers, i) {
@@ -306,7 +305,7 @@ func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 					require.NotNil(t, failure.PanicOf(err), "%s, %s: %v", what, kind, err)
 					require.Equal(t, sent, errors.Is(err, messagestore.ErrOutcomeUnknown), "%s, %s: %v", what, kind, err)
 					if !sent {
-						require.Equal(t, messagestore.NoStream, must.New(g.Version(t.Context(), one(i))))
+						require.Equal(t, messagestore.NoStream, testkit.Must(g.Version(t.Context(), one(i))))
 					}
 				}
 				end()
@@ -325,13 +324,13 @@ func TestAPanicOfAGroupOfReadsHarmsNone(t *testing.T) {
 	g := newGate(t)
 	g.Patient()
 	stream := turnsOf.Category.Stream("1")
-	must.New(g.Append(t.Context(), record(stream)))
+	testkit.Must(g.Append(t.Context(), record(stream)))
 	for what, breaks := range ends {
 		g.breaks(true, breaks)
 		errs := g.goes(t, party{3, func(ctx context.Context, _ int) error {
 			_, err := g.ReadStream(ctx, messagestore.StreamQuery{Stream: stream, Limit: 10})
 			return err
-		}, func(n int) { await.Equal(t, "the reads that wait", n, g.WaitingReads) }})
+		}, func(n int) { testkit.AwaitEqual(t, "the reads that wait", n, g.WaitingReads) }})
 
 		require.Equal(t, make([]error, 3), errs, what)
 	}

@@ -14,9 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -42,7 +41,7 @@ func listeners(t *testing.T, pool *pgxpool.Pool) (pids []uint32) {
 // awaitListener returns once a session listens that is not one of those.
 func awaitListener(t *testing.T, pool *pgxpool.Pool, before ...uint32) {
 	t.Helper()
-	await.That(t, "another process that listens", func() (bool, any) {
+	testkit.Await(t, "another process that listens", func() (bool, any) {
 		now := listeners(t, pool)
 		return len(now) == 1 && (len(before) == 0 || now[0] != before[0]), now
 	})
@@ -51,7 +50,7 @@ func awaitListener(t *testing.T, pool *pgxpool.Pool, before ...uint32) {
 // watch returns the bell of a category, for a watcher that waits up to an hour.
 func watch(t *testing.T, driver messagestore.Driver, category messagestore.Category, interval time.Duration) <-chan messagestore.GlobalPosition {
 	t.Helper()
-	bell, stop := must.New(messagestore.New(driver, nil)).Watch(category, interval)
+	bell, stop := testkit.Must(messagestore.New(driver, nil)).Watch(category, interval)
 	t.Cleanup(stop)
 	return bell
 }
@@ -59,8 +58,8 @@ func watch(t *testing.T, driver messagestore.Driver, category messagestore.Categ
 // requireRing waits until the bell rings for a message, or for an unknown message.
 func requireRing(t *testing.T, bell <-chan messagestore.GlobalPosition, head messagestore.GlobalPosition) {
 	t.Helper()
-	await.That(t, fmt.Sprintf("a ring for %d", head), func() (bool, any) {
-		rung := await.Receive(t, fmt.Sprintf("a ring for %d", head), bell)
+	testkit.Await(t, fmt.Sprintf("a ring for %d", head), func() (bool, any) {
+		rung := testkit.Receive(t, fmt.Sprintf("a ring for %d", head), bell)
 		return rung == 0 || rung >= head, rung
 	})
 }
@@ -82,34 +81,34 @@ func TestOnlyWhatIsOfTheSchemaIsHeard(t *testing.T) {
 			told <- heard{category, head}
 		})
 	}()
-	require.Equal(t, heard{}, await.Receive(t, "a wake-up", told), "it listens")
+	require.Equal(t, heard{}, testkit.Receive(t, "a wake-up", told), "it listens")
 
 	for _, payload := range []string{`"user".account-7`, "dibs2.account-7", "account-7", "", "dibs.account-9", "dibs.account:command+a", "dibs.account-x", "dibs.account--1"} {
 		notify(t, elsewhere, payload)
 	}
-	require.Equal(t, heard{"account", 9}, await.Receive(t, "a wake-up", told))
-	require.Equal(t, heard{"account:command+a", 0}, await.Receive(t, "a wake-up", told), "it is not known where")
-	require.Equal(t, heard{"account", 0}, await.Receive(t, "a wake-up", told))
-	require.Equal(t, heard{"account", 0}, await.Receive(t, "a wake-up", told))
+	require.Equal(t, heard{"account", 9}, testkit.Receive(t, "a wake-up", told))
+	require.Equal(t, heard{"account:command+a", 0}, testkit.Receive(t, "a wake-up", told), "it is not known where")
+	require.Equal(t, heard{"account", 0}, testkit.Receive(t, "a wake-up", told))
+	require.Equal(t, heard{"account", 0}, testkit.Receive(t, "a wake-up", told))
 
 	cancel()
-	require.ErrorIs(t, await.Receive(t, "the end of listening", ended), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the end of listening", ended), context.Canceled)
 }
 
 func notify(t *testing.T, pool *pgxpool.Pool, payload string) {
 	t.Helper()
-	must.Do(pool.Exec(t.Context(), "select pg_notify('dibs_messages', $1)", payload))(t)
+	testkit.Do(pool.Exec(t.Context(), "select pg_notify('dibs_messages', $1)", payload))(t)
 }
 
 func TestWithoutNotificationsMessagesAreFoundByPolling(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
 	quiet := &postgres.Config{NoNotify: true}
-	driver := must.Do(postgres.Open(t.Context(), url, quiet))(t)
+	driver := testkit.Do(postgres.Open(t.Context(), url, quiet))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	bell := watch(t, driver, "account", 10*time.Millisecond)
 
-	written := write(t, must.New(messagestore.New(must.New(postgres.New(elsewhere, quiet)), nil)), "account-1", messagestore.NoStream, opened())
+	written := write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(elsewhere, quiet)), nil)), "account-1", messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 	require.Empty(t, listeners(t, elsewhere))
@@ -124,7 +123,7 @@ func TestThroughPgBouncerMessagesAreFoundByPolling(t *testing.T) {
 	driver := open(t, through.URL)
 	bell := watch(t, driver, "account", 10*time.Millisecond)
 
-	written := write(t, must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)), "account-1", messagestore.NoStream, opened())
+	written := write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(elsewhere, nil)), nil)), "account-1", messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 	require.ErrorIs(t, driver.Listen(t.Context(), nil), messagestore.ErrNotSupported)
@@ -138,7 +137,7 @@ func TestWhatACompatibleClientWritesIsFoundByPolling(t *testing.T) {
 	bell := watch(t, open(t, url), "account", 10*time.Millisecond)
 	awaitListener(t, elsewhere)
 
-	must.Do(elsewhere.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::text, 'account-1', 'Opened', '{}')"))(t)
+	testkit.Do(elsewhere.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::text, 'account-1', 'Opened', '{}')"))(t)
 
 	requireRing(t, bell, 1)
 }
@@ -152,7 +151,7 @@ func TestOnAStandbyMessagesAreFoundByPolling(t *testing.T) {
 	category := storetest.Category(t)
 	bell := watch(t, driver, category, 10*time.Millisecond)
 
-	written := write(t, must.New(messagestore.New(open(t, primary), nil)), category.Stream("1"), messagestore.NoStream, opened())
+	written := write(t, testkit.Must(messagestore.New(open(t, primary), nil)), category.Stream("1"), messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 	err := driver.Listen(t.Context(), nil)
@@ -165,16 +164,16 @@ func TestOverAnythingButAPoolAWatchLeavesTheDriverAlone(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	conn := connect(t, pgtest.URL(t))
-	tx := must.Do(pool.Begin(t.Context()))(t)
+	tx := testkit.Do(pool.Begin(t.Context()))(t)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
 	for _, db := range []postgres.DB{conn, tx} {
-		driver := must.New(postgres.New(db, nil))
-		require.ErrorIs(t, must.ErrorOf(driver.Heads(t.Context(), nil)), messagestore.ErrNotSupported)
+		driver := testkit.Must(postgres.New(db, nil))
+		require.ErrorIs(t, testkit.ErrorOf(driver.Heads(t.Context(), nil)), messagestore.ErrNotSupported)
 		require.ErrorIs(t, driver.Listen(t.Context(), nil), messagestore.ErrNotSupported)
 
 		bell := watch(t, driver, storetest.Category(t), time.Millisecond)
 		for range 3 {
-			require.Equal(t, messagestore.GlobalPosition(0), await.Receive(t, "a ring", bell))
+			require.Equal(t, messagestore.GlobalPosition(0), testkit.Receive(t, "a ring", bell))
 		}
 	}
 }
@@ -182,12 +181,12 @@ func TestOverAnythingButAPoolAWatchLeavesTheDriverAlone(t *testing.T) {
 func TestTheLastWatchEndsListening(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
-	_, stop := must.New(messagestore.New(open(t, url), nil)).Watch("account", time.Hour)
+	_, stop := testkit.Must(messagestore.New(open(t, url), nil)).Watch("account", time.Hour)
 	awaitListener(t, elsewhere)
 
 	stop()
 
-	await.Equal(t, "the processes that listen", 0, func() int { return len(listeners(t, elsewhere)) })
+	testkit.AwaitEqual(t, "the processes that listen", 0, func() int { return len(listeners(t, elsewhere)) })
 }
 
 // A head costs a few pages for any number of messages and any statistics.
@@ -205,16 +204,16 @@ func TestHeadsAreFoundByAnIndex(t *testing.T) {
 		for _, kind := range []string{"Hit", "Read"} {
 			var n int
 			_, rest, _ := strings.Cut(plan, fmt.Sprintf(`"Shared %s Blocks": `, kind))
-			must.Do(fmt.Sscan(rest, &n))(t)
+			testkit.Do(fmt.Sscan(rest, &n))(t)
 			sum += n
 		}
 		return sum
 	}
 	pages()
-	must.Do(elsewhere.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, type, position, id, data)
+	testkit.Do(elsewhere.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, type, position, id, data)
 		select 'account' || n % 10, 0, 'account' || n % 10 || '-' || n, 'Opened', 0, gen_random_uuid(), '{}' from generate_series(1, 30000) n`))(t)
 	require.Less(t, pages(), 1500)
-	must.Do(elsewhere.Exec(t.Context(), "analyze dibs.messages"))(t)
+	testkit.Do(elsewhere.Exec(t.Context(), "analyze dibs.messages"))(t)
 	require.Less(t, pages(), 1500)
 }
 
@@ -223,11 +222,11 @@ func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
 	url, elsewhere := listeningDatabase(t)
 	bell := watch(t, open(t, url), "account", time.Hour)
 	awaitListener(t, elsewhere)
-	other := must.New(postgres.New(elsewhere, nil))
+	other := testkit.Must(postgres.New(elsewhere, nil))
 
-	written := write(t, must.New(messagestore.New(other, nil)), "account-1", messagestore.NoStream, opened())
+	written := write(t, testkit.Must(messagestore.New(other, nil)), "account-1", messagestore.NoStream, opened())
 	requireRing(t, bell, written.GlobalPosition)
-	all := must.Do(other.AppendAll(t.Context(), []messagestore.Append{appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)}))(t)
+	all := testkit.Do(other.AppendAll(t.Context(), []messagestore.Append{appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)}))(t)
 	requireRing(t, bell, all[1].GlobalPosition)
 	for _, a := range other.AppendEach(t.Context(), []messagestore.Append{appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)}) {
 		require.NoError(t, a.Err)
@@ -235,8 +234,8 @@ func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
 	}
 	requireRing(t, bell, written.GlobalPosition)
 
-	tx := must.Do(elsewhere.Begin(t.Context()))(t)
-	written = write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), "account-3", messagestore.NoStream, opened())
+	tx := testkit.Do(elsewhere.Begin(t.Context()))(t)
+	written = write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)), "account-3", messagestore.NoStream, opened())
 	require.NoError(t, tx.Commit(t.Context()))
 	requireRing(t, bell, written.GlobalPosition)
 }
@@ -244,7 +243,7 @@ func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
 func TestASchemaOfAnotherNameIsHeard(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+	driver := testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema}))
 	ctx, cancel := context.WithCancel(t.Context())
 	told, ended := make(chan heard), make(chan error, 1)
 	go func() {
@@ -252,13 +251,13 @@ func TestASchemaOfAnotherNameIsHeard(t *testing.T) {
 			told <- heard{category, head}
 		})
 	}()
-	require.Equal(t, heard{}, await.Receive(t, "a wake-up", told), "it listens")
+	require.Equal(t, heard{}, testkit.Receive(t, "a wake-up", told), "it listens")
 
-	written := write(t, must.New(messagestore.New(driver, nil)), "account-1", messagestore.NoStream, opened())
+	written := write(t, testkit.Must(messagestore.New(driver, nil)), "account-1", messagestore.NoStream, opened())
 
-	require.Equal(t, heard{"account", written.GlobalPosition}, await.Receive(t, "a wake-up", told))
+	require.Equal(t, heard{"account", written.GlobalPosition}, testkit.Receive(t, "a wake-up", told))
 	cancel()
-	require.ErrorIs(t, await.Receive(t, "the end of listening", ended), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the end of listening", ended), context.Canceled)
 }
 
 // Messages written while no session listens are found when one listens again.
@@ -266,11 +265,11 @@ func TestAListenerThatIsKilledMissesNothing(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
 	bell := watch(t, open(t, url), "account", time.Hour)
-	store := must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(elsewhere, nil)), nil))
 	for range 5 {
 		awaitListener(t, elsewhere)
 		before := listeners(t, elsewhere)
-		must.Do(elsewhere.Exec(t.Context(), "select pg_terminate_backend($1, 10000)", before[0]))(t)
+		testkit.Do(elsewhere.Exec(t.Context(), "select pg_terminate_backend($1, 10000)", before[0]))(t)
 
 		written := write(t, store, "account-1", messagestore.AnyVersion, opened())
 
@@ -287,13 +286,13 @@ func TestWhatIsNotified(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
 	conn := connect(t, url)
-	must.Do(conn.Exec(t.Context(), "select dibs.listen()"))(t)
+	testkit.Do(conn.Exec(t.Context(), "select dibs.listen()"))(t)
 	notified := func() (payloads []string) {
 		notify(t, elsewhere, "end")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		for {
-			n := must.Do(conn.WaitForNotification(ctx))(t)
+			n := testkit.Do(conn.WaitForNotification(ctx))(t)
 			if n.Payload == "end" {
 				return payloads
 			}
@@ -301,7 +300,7 @@ func TestWhatIsNotified(t *testing.T) {
 		}
 	}
 	for _, config := range []*postgres.Config{nil, {NoNotify: true}} {
-		driver := must.New(postgres.New(elsewhere, config))
+		driver := testkit.Must(postgres.New(elsewhere, config))
 		payload := func(w messagestore.Written) []string {
 			if config != nil {
 				return nil
@@ -309,14 +308,14 @@ func TestWhatIsNotified(t *testing.T) {
 			return []string{fmt.Sprintf("dibs.%s-%d", w.Stream.Category(), w.GlobalPosition)}
 		}
 		first := appendOne("account-1", messagestore.AnyVersion)
-		written := must.Do(driver.Append(t.Context(), first))(t)
+		written := testkit.Do(driver.Append(t.Context(), first))(t)
 		require.Equal(t, payload(written), notified())
 
-		must.Do(driver.Append(t.Context(), first))(t)
-		require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOne("account-1", 1000))), messagestore.ErrVersionConflict)
+		testkit.Do(driver.Append(t.Context(), first))(t)
+		require.ErrorIs(t, testkit.ErrorOf(driver.Append(t.Context(), appendOne("account-1", 1000))), messagestore.ErrVersionConflict)
 		require.Empty(t, notified(), "nothing was written")
 
-		all := must.Do(driver.AppendAll(t.Context(), []messagestore.Append{
+		all := testkit.Do(driver.AppendAll(t.Context(), []messagestore.Append{
 			appendOne("account-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion), appendOne("order-1", messagestore.AnyVersion),
 		}))(t)
 		require.ElementsMatch(t, append(payload(all[1]), payload(all[2])...), notified())
@@ -328,8 +327,8 @@ func TestWhatIsNotified(t *testing.T) {
 		require.ErrorIs(t, each[4].Err, messagestore.ErrVersionConflict)
 		require.ElementsMatch(t, append(payload(each[1].Written), payload(each[3].Written)...), notified())
 
-		tx := must.Do(elsewhere.Begin(t.Context()))(t)
-		must.Do(must.New(postgres.New(tx, config)).Append(t.Context(), appendOne("account-1", messagestore.AnyVersion)))(t)
+		tx := testkit.Do(elsewhere.Begin(t.Context()))(t)
+		testkit.Do(testkit.Must(postgres.New(tx, config)).Append(t.Context(), appendOne("account-1", messagestore.AnyVersion)))(t)
 		require.NoError(t, tx.Rollback(t.Context()))
 		require.Empty(t, notified(), "it was rolled back")
 	}
@@ -339,7 +338,7 @@ func TestWhatIsNotified(t *testing.T) {
 func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
-	driver := must.New(postgres.New(elsewhere, nil))
+	driver := testkit.Must(postgres.New(elsewhere, nil))
 	deaf, one, other := connect(t, url), connect(t, url), connect(t, url)
 	_, err := deaf.Exec(t.Context(), "listen dibs_messages") // and has not told anybody
 	require.NoError(t, err)
@@ -348,7 +347,7 @@ func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		for {
-			n := must.Do(deaf.WaitForNotification(ctx))(t)
+			n := testkit.Do(deaf.WaitForNotification(ctx))(t)
 			if n.Payload == "end" {
 				return payloads
 			}
@@ -356,7 +355,7 @@ func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 		}
 	}
 	writes := func() {
-		must.Do(driver.Append(t.Context(), appendOne("account-1", messagestore.AnyVersion)))(t)
+		testkit.Do(driver.Append(t.Context(), appendOne("account-1", messagestore.AnyVersion)))(t)
 		for _, a := range driver.AppendEach(t.Context(), []messagestore.Append{appendOne("account-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)}) {
 			require.NoError(t, a.Err)
 		}
@@ -365,7 +364,7 @@ func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 	writes()
 	require.Empty(t, hears())
 	for _, conn := range []*pgx.Conn{one, other} {
-		must.Do(conn.Exec(t.Context(), "select dibs.listen()"))(t)
+		testkit.Do(conn.Exec(t.Context(), "select dibs.listen()"))(t)
 		writes()
 		require.Len(t, hears(), 2)
 	}
@@ -379,14 +378,14 @@ func TestWhoBeginsToListenWaitsForWritersThatHaveLooked(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
 	writer, listener := connect(t, url), connect(t, url)
-	tx := must.Do(writer.Begin(t.Context()))(t)
-	must.Do(tx.Exec(t.Context(), "select dibs.append_one('account-1', -1, gen_random_uuid(), 'Opened', '{}', null, notify => true)"))(t)
-	began := await.Go(func() error { return must.ErrorOf(listener.Exec(t.Context(), "select dibs.listen()")) })
+	tx := testkit.Do(writer.Begin(t.Context()))(t)
+	testkit.Do(tx.Exec(t.Context(), "select dibs.append_one('account-1', -1, gen_random_uuid(), 'Opened', '{}', null, notify => true)"))(t)
+	began := testkit.Go(func() error { return testkit.ErrorOf(listener.Exec(t.Context(), "select dibs.listen()")) })
 	waitUntilBlocked(t, elsewhere, listener.PgConn().PID())
 
 	require.NoError(t, tx.Commit(t.Context()))
 
-	require.NoError(t, await.Receive(t, "the begin of listening", began))
+	require.NoError(t, testkit.Receive(t, "the begin of listening", began))
 	require.Zero(t, pgtest.Value[int64](t, listener, "select dibs.stream_version('account-1')"))
 }
 
@@ -398,7 +397,7 @@ func TestWritesThroughPgBouncerAreHeard(t *testing.T) {
 	bell := watch(t, open(t, url), "account", time.Hour)
 	awaitListener(t, elsewhere)
 
-	written := write(t, must.New(messagestore.New(open(t, through.URL), nil)), "account-1", messagestore.NoStream, opened())
+	written := write(t, testkit.Must(messagestore.New(open(t, through.URL), nil)), "account-1", messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 }
@@ -408,7 +407,7 @@ func TestWritesThroughPgBouncerAreHeard(t *testing.T) {
 func TestListeningTakesNoConnectionOfThePool(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
-	config := must.Do(pgxpool.ParseConfig(url))(t)
+	config := testkit.Do(pgxpool.ParseConfig(url))(t)
 	config.MaxConns = 1
 	user := config.ConnConfig.User
 	config.ConnConfig.User = "nobody"
@@ -420,14 +419,14 @@ func TestListeningTakesNoConnectionOfThePool(t *testing.T) {
 		_, err := c.Exec(ctx, "set application_name = 'as the pool is'")
 		return err
 	}
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
 
-	bell := watch(t, must.New(postgres.New(pool, nil)), "account", time.Hour)
+	bell := watch(t, testkit.Must(postgres.New(pool, nil)), "account", time.Hour)
 	awaitListener(t, elsewhere)
-	held := must.Do(pool.Acquire(t.Context()))(t)
+	held := testkit.Do(pool.Acquire(t.Context()))(t)
 	defer held.Release()
-	written := write(t, must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)), "account-1", messagestore.NoStream, opened())
+	written := write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(elsewhere, nil)), nil)), "account-1", messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 	name := pgtest.Value[string](t, elsewhere, "select application_name from pg_stat_activity where pid = $1", listeners(t, elsewhere)[0])
@@ -470,7 +469,7 @@ func (l *line) requireHungUp(t *testing.T) {
 // overLines returns a driver over a pool, and the connections that it makes.
 func overLines(t *testing.T, url string, afterConnect func(context.Context, *pgx.Conn) error) (*postgres.Driver, <-chan *line) {
 	t.Helper()
-	config := must.Do(pgxpool.ParseConfig(url))(t)
+	config := testkit.Do(pgxpool.ParseConfig(url))(t)
 	config.AfterConnect = afterConnect
 	lines := make(chan *line, 10)
 	dial := config.ConnConfig.DialFunc
@@ -483,9 +482,9 @@ func overLines(t *testing.T, url string, afterConnect func(context.Context, *pgx
 		lines <- l
 		return l, nil
 	}
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	return must.New(postgres.New(pool, nil)), lines
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	return testkit.Must(postgres.New(pool, nil)), lines
 }
 
 func TestWhoListensNoMoreSaysGoodbye(t *testing.T) {
@@ -495,7 +494,7 @@ func TestWhoListensNoMoreSaysGoodbye(t *testing.T) {
 	defer cancel()
 
 	require.ErrorIs(t, driver.Listen(ctx, func(messagestore.Category, messagestore.GlobalPosition) { cancel() }), context.Canceled)
-	await.Receive(t, "a connection", lines).requireHungUp(t)
+	testkit.Receive(t, "a connection", lines).requireHungUp(t)
 }
 
 // Listening is tried again and again: each connection that were left open would be one
@@ -506,5 +505,5 @@ func TestAConnectionThatCannotListenIsNotLeftOpen(t *testing.T) {
 	driver, lines := overLines(t, pgtest.URL(t), func(context.Context, *pgx.Conn) error { return unable })
 
 	require.ErrorIs(t, driver.Listen(t.Context(), nil), unable)
-	await.Receive(t, "a connection", lines).requireHungUp(t)
+	testkit.Receive(t, "a connection", lines).requireHungUp(t)
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -31,8 +30,8 @@ var ownServer pgtest.SharedServer
 type onOwnDatabase struct{ m *testing.M }
 
 func (o onOwnDatabase) Run() int {
-	tier.FewerCases()
-	tier.ManyAtOnce()
+	testkit.FewerCases()
+	testkit.ManyAtOnce()
 	const variable = "TEST_DATABASE_URL"
 	server := os.Getenv(variable)
 	if server == "" {
@@ -54,7 +53,7 @@ func (o onOwnDatabase) Run() int {
 
 // newDatabase returns the URL of a migrated database, and the function that drops it.
 func newDatabase(server string) (drop func() error, database string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.WaitLimit)
 	defer cancel()
 	name := "dibs_test_" + strings.ToLower(rand.Text())
 	database, err = withDatabase(server, name)
@@ -65,7 +64,7 @@ func newDatabase(server string) (drop func() error, database string, err error) 
 		return nil, "", err
 	}
 	drop = func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.WaitLimit)
 		defer cancel()
 		return executeOn(ctx, server, "drop database "+name+" with (force)")
 	}
@@ -119,4 +118,4 @@ func executeOn(ctx context.Context, server, statement string) error {
 }
 
 // patience bounds the calls of a test that would wait for ever.
-const patience = await.Limit
+const patience = testkit.WaitLimit

@@ -14,11 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -28,7 +27,7 @@ import (
 
 // lastOf returns the last message as a reader of the stream gets it.
 func lastOf(t require.TestingT, driver *postgres.Driver, stream messagestore.StreamName) *messagestore.Message {
-	all := must.Do(driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: stream, From: messagestore.EndOfStream, Backwards: true, Limit: 1}))(t)
+	all := testkit.Do(driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: stream, From: messagestore.EndOfStream, Backwards: true, Limit: 1}))(t)
 	if len(all) == 0 {
 		return nil
 	}
@@ -61,10 +60,10 @@ func typed(stream messagestore.StreamName, expected messagestore.Version, types 
 // The snapshot by which a group looks up the versions has none of its own messages.
 func TestLoserMeetsItsWinnerOfTheSameGroup(t *testing.T) {
 	t.Parallel()
-	driver := must.New(postgres.New(pgtest.Pool(t), nil))
+	driver := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	a, b, c, old, empty := category.Stream("a"), category.Stream("b"), category.Stream("c"), category.Stream("old"), category.Stream("empty")
-	must.Do(driver.Append(t.Context(), typed(old, messagestore.NoStream, "Opened", "Closed")))(t)
+	testkit.Do(driver.Append(t.Context(), typed(old, messagestore.NoStream, "Opened", "Closed")))(t)
 	flushes, _ := driver.Flushes()
 
 	answers := driver.AppendOrMeetEach(t.Context(), []messagestore.Append{
@@ -101,7 +100,7 @@ func TestLoserMeetsItsWinnerOfTheSameGroup(t *testing.T) {
 // expects.
 func TestWriteWhoseVersionComesLaterInItsGroupIsWritten(t *testing.T) {
 	t.Parallel()
-	driver := must.New(postgres.New(pgtest.Pool(t), nil))
+	driver := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	stream := storetest.Category(t).Stream("1")
 
 	answers := driver.AppendOrMeetEach(t.Context(), []messagestore.Append{
@@ -119,7 +118,7 @@ func TestWriteWhoseVersionComesLaterInItsGroupIsWritten(t *testing.T) {
 
 func TestGroupMeetsTheLastMessageOrWrites(t *testing.T) {
 	t.Parallel()
-	driver := must.New(postgres.New(pgtest.Pool(t), nil))
+	driver := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	rapid.Check(t, func(r *rapid.T) {
 		category := messagestore.Category("g" + strings.ReplaceAll(uuid.NewString(), "-", ""))
 		for range rapid.IntRange(1, 3).Draw(r, "groups") {
@@ -149,7 +148,7 @@ func TestGroupMeetsTheLastMessageOrWrites(t *testing.T) {
 						at := messagestore.NoStream
 						if last != nil {
 							at = last.Position
-							there := must.Do(driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: last.Stream, From: last.Position, Limit: 1}))(r)
+							there := testkit.Do(driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: last.Stream, From: last.Position, Limit: 1}))(r)
 							require.Equal(r, there[0], last)
 							require.Equal(r, group[i][k].Stream, last.Stream)
 						}
@@ -161,7 +160,7 @@ func TestGroupMeetsTheLastMessageOrWrites(t *testing.T) {
 					require.ErrorIs(r, answer.Err, messagestore.ErrVersionConflict)
 				default:
 					for k, written := range answer.All {
-						found := must.Do(driver.Find(context.Background(), group[i][k].Stream, written.IDs))(r)
+						found := testkit.Do(driver.Find(context.Background(), group[i][k].Stream, written.IDs))(r)
 						require.Len(r, found, len(group[i][k].Records))
 						last := found[len(found)-1]
 						require.Equal(r, messagestore.Written{
@@ -184,7 +183,7 @@ func TestGroupThatFallsApartMeetsAllTheSame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			driver := must.New(postgres.New(pool, nil))
+			driver := testkit.Must(postgres.New(pool, nil))
 			category := storetest.Category(t)
 			a, b := category.Stream("a"), category.Stream("b")
 			bad := typed(category.Stream("bad"), messagestore.AnyVersion, "T")
@@ -212,7 +211,7 @@ func TestGroupThatFallsApartMeetsAllTheSame(t *testing.T) {
 // The user's default level does not count as the level of a caller's transaction.
 func TestWriteMeetsWhateverTheDefaultLevel(t *testing.T) {
 	t.Parallel()
-	driver := must.New(postgres.New(limitedPool(t, "default_transaction_isolation", "serializable"), nil))
+	driver := testkit.Must(postgres.New(limitedPool(t, "default_transaction_isolation", "serializable"), nil))
 	category := storetest.Category(t)
 	a, b := category.Stream("a"), category.Stream("b")
 	for _, appends := range [][]messagestore.Append{
@@ -243,8 +242,8 @@ func TestTransactionAboveReadCommittedGetsTheConflict(t *testing.T) {
 	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		category := storetest.Category(t)
 		stream, other := category.Stream("1"), category.Stream("2")
-		inside := must.New(postgres.New(tx, nil))
-		write(t, must.New(messagestore.New(inside, nil)), other, messagestore.NoStream, opened())
+		inside := testkit.Must(postgres.New(tx, nil))
+		write(t, testkit.Must(messagestore.New(inside, nil)), other, messagestore.NoStream, opened())
 		for _, appends := range [][]messagestore.Append{
 			{typed(other, messagestore.NoStream, "Lost")},
 			{typed(other, 4, "Lost", "Lost")},
@@ -255,7 +254,7 @@ func TestTransactionAboveReadCommittedGetsTheConflict(t *testing.T) {
 			require.Nil(t, written)
 			if level != pgx.ReadCommitted {
 				require.Nil(t, met)
-				conflict := must.As[*messagestore.VersionConflictError](t, err)
+				conflict := testkit.As[*messagestore.VersionConflictError](t, err)
 				require.Equal(t, other, conflict.Stream)
 				continue
 			}
@@ -276,7 +275,7 @@ func TestMeetingIsNeverOfAStaleSnapshot(t *testing.T) {
 	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		stream := storetest.Category(t).Stream("1")
 		write(t, outside, stream, messagestore.NoStream, opened(), opened())
-		inside := must.New(postgres.New(tx, nil))
+		inside := testkit.Must(postgres.New(tx, nil))
 
 		_, met, err := inside.TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 
@@ -294,7 +293,7 @@ func TestMeetingIsNeverOfAStaleSnapshot(t *testing.T) {
 // In a transaction of the caller's all ways of pgx to send a statement have the same answer.
 func TestMeetingIsReadHoweverItWasSent(t *testing.T) {
 	t.Parallel()
-	shared := must.New(postgres.New(pgtest.Pool(t), nil))
+	shared := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
@@ -303,13 +302,13 @@ func TestMeetingIsReadHoweverItWasSent(t *testing.T) {
 			config := pgtest.Pool(t).Config().ConnConfig
 			config.DefaultQueryExecMode = mode
 			config.RuntimeParams["timezone"] = "Asia/Kathmandu"
-			conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
+			conn := testkit.Do(pgx.ConnectConfig(t.Context(), config))(t)
 			t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 			category := storetest.Category(t)
 			a, b, empty := category.Stream("a"), category.Stream("b"), category.Stream("empty")
-			must.Do(shared.AppendAll(t.Context(), []messagestore.Append{typed(a, messagestore.NoStream, "Opened", `Clo"s\ed'`), typed(b, messagestore.NoStream, "Opened")}))(t)
-			tx := must.Do(conn.Begin(t.Context()))(t)
-			inside := must.New(postgres.New(tx, nil))
+			testkit.Do(shared.AppendAll(t.Context(), []messagestore.Append{typed(a, messagestore.NoStream, "Opened", `Clo"s\ed'`), typed(b, messagestore.NoStream, "Opened")}))(t)
+			tx := testkit.Do(conn.Begin(t.Context()))(t)
+			inside := testkit.Must(postgres.New(tx, nil))
 
 			_, met, err := inside.TryAppend(t.Context(), []messagestore.Append{typed(b, messagestore.NoStream, "Lost"), typed(a, messagestore.NoStream, "Lost", "Lost"), typed(empty, 0)})
 			require.NoError(t, err)
@@ -336,11 +335,11 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	for _, erase := range []bool{false, true} {
-		driver := must.New(postgres.New(pool, nil))
+		driver := testkit.Must(postgres.New(pool, nil))
 		category := storetest.Category(t)
 		gone, other := category.Stream("gone"), category.Stream("other")
-		must.Do(driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Opened", "Closed")))(t)
-		must.Do(must.New(admin.New(pool, nil)).Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase}))(t)
+		testkit.Do(driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Opened", "Closed")))(t)
+		testkit.Do(testkit.Must(admin.New(pool, nil)).Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase}))(t)
 
 		for _, appends := range [][]messagestore.Append{
 			{typed(gone, messagestore.NoStream, "Lost")},
@@ -372,7 +371,7 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 func TestLargeMessageIsNotSentAlong(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	const bound = 16 << 10
 	for name, test := range map[string]struct {
 		data, metadata int
@@ -405,7 +404,7 @@ func TestLargeMessageIsNotSentAlong(t *testing.T) {
 			if test.metadata > 0 {
 				a.Records[0].Metadata = []byte(`{"page":"` + text(test.metadata) + `"}`)
 			}
-			must.Do(driver.Append(t.Context(), a))(t)
+			testkit.Do(driver.Append(t.Context(), a))(t)
 
 			for _, call := range []string{
 				"select met_data is not null, met_metadata is not null from dibs.append_one($1, -1, gen_random_uuid(), 'T', '{}', null, meet => true)",
@@ -443,23 +442,23 @@ func (*interruption) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEnd
 
 func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 	t.Parallel()
-	shared := must.New(postgres.New(pgtest.Pool(t), nil))
+	shared := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	for _, erase := range []bool{false, true} {
 		stream := storetest.Category(t).Stream("1")
 		large := typed(stream, messagestore.NoStream, "Opened", "Large")
 		large.Records[1].Data = []byte(`{"a":"` + strings.Repeat("x", 20_000) + `"}`)
-		must.Do(shared.Append(t.Context(), large))(t)
+		testkit.Do(shared.Append(t.Context(), large))(t)
 		config := pgtest.Pool(t).Config()
 		config.ConnConfig.Tracer = &interruption{"dibs.read_stream(", func() {
-			_, err := must.New(admin.New(pgtest.Pool(t), nil)).Delete(t.Context(), stream, 1, &retention.DeleteOptions{EraseName: erase})
+			_, err := testkit.Must(admin.New(pgtest.Pool(t), nil)).Delete(t.Context(), stream, 1, &retention.DeleteOptions{EraseName: erase})
 			if err != nil {
 				t.Error(err)
 			}
 		}}
-		pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-		await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+		pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+		testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
 
-		_, met, err := must.New(postgres.New(pool, nil)).TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
+		_, met, err := testkit.Must(postgres.New(pool, nil)).TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 
 		require.NoError(t, err)
 		requireMet(t, shared, met, stream)
@@ -473,8 +472,8 @@ func TestMessageWithoutDataIsMet(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	stream := storetest.Category(t).Stream("1")
-	must.Do(pool.Exec(t.Context(), "select message_store.write_message($1, $2, 'Empty', null)", uuid.NewString(), string(stream)))(t)
-	driver := must.New(postgres.New(pool, nil))
+	testkit.Do(pool.Exec(t.Context(), "select message_store.write_message($1, $2, 'Empty', null)", uuid.NewString(), string(stream)))(t)
+	driver := testkit.Must(postgres.New(pool, nil))
 
 	_, met, err := driver.TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 
@@ -488,11 +487,11 @@ func TestWriteMeetsBehindAFence(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	for _, group := range []bool{false, true} {
-		driver := must.New(postgres.New(pool, nil))
+		driver := testkit.Must(postgres.New(pool, nil))
 		category := storetest.Category(t)
 		stream := category.Stream("1")
-		must.Do(driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Opened")))(t)
-		must.Do(must.New(postgres.New(pool, nil)).Find(t.Context(), stream, []uuid.UUID{uuid.New()}))(t)
+		testkit.Do(driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Opened")))(t)
+		testkit.Do(testkit.Must(postgres.New(pool, nil)).Find(t.Context(), stream, []uuid.UUID{uuid.New()}))(t)
 		var met *messagestore.Conflict
 		if group {
 			answers := driver.AppendOrMeetEach(t.Context(), []messagestore.Append{typed(stream, 7, "Lost"), typed(category.Stream("2"), -1, "Won")}, 0)
@@ -510,7 +509,7 @@ func TestWriteMeetsBehindAFence(t *testing.T) {
 // The time of a write is the message's, whichever function wrote it, and of a repeat the first's.
 func TestTimeOfAWriteIsTheMessages(t *testing.T) {
 	t.Parallel()
-	driver := must.New(postgres.New(pgtest.Pool(t), nil))
+	driver := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	group := []messagestore.Append{
 		typed(category.Stream("g1"), messagestore.NoStream, "T"), typed(category.Stream("g2"), messagestore.NoStream, "T", "T", "T"), typed(category.Stream("g1"), 0, "T"),
@@ -556,7 +555,7 @@ func TestTimeOfAWriteIsTheMessages(t *testing.T) {
 
 func lastOfIDs(t *testing.T, driver *postgres.Driver, w messagestore.Written) *messagestore.Message {
 	t.Helper()
-	found := must.Do(driver.Find(t.Context(), w.Stream, w.IDs))(t)
+	found := testkit.Do(driver.Find(t.Context(), w.Stream, w.IDs))(t)
 	require.Len(t, found, len(w.IDs))
 	return found[len(found)-1]
 }
@@ -570,11 +569,11 @@ func goingPast(a messagestore.Append, types ...string) messagestore.Append {
 func TestPastARemovedMessageIsAConflict(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver, remover := must.New(postgres.New(pool, nil)), must.New(admin.New(pool, nil))
+	driver, remover := testkit.Must(postgres.New(pool, nil)), testkit.Must(admin.New(pool, nil))
 	category := storetest.Category(t)
 	trimmed := category.Stream("trimmed")
-	must.Do(driver.Append(t.Context(), typed(trimmed, messagestore.NoStream, "Reserved", "Extended", "Extended", "Extended")))(t)
-	must.Do(remover.Trim(t.Context(), trimmed, &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}))(t)
+	testkit.Do(driver.Append(t.Context(), typed(trimmed, messagestore.NoStream, "Reserved", "Extended", "Extended", "Extended")))(t)
+	testkit.Do(remover.Trim(t.Context(), trimmed, &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}))(t)
 	write := func(a messagestore.Append, types ...string) error {
 		_, err := driver.Append(t.Context(), goingPast(a, types...))
 		return err
@@ -593,8 +592,8 @@ func TestPastARemovedMessageIsAConflict(t *testing.T) {
 
 	for _, erase := range []bool{false, true} {
 		gone := category.Stream(fmt.Sprint("gone", erase))
-		must.Do(driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Reserved", "Extended")))(t)
-		must.Do(remover.Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase}))(t)
+		testkit.Do(driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Reserved", "Extended")))(t)
+		testkit.Do(remover.Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase}))(t)
 		for _, expected := range []messagestore.Version{messagestore.NoStream, 0} {
 			require.ErrorIs(t, write(typed(gone, expected, "Confirmed"), "Extended", "Reserved", removal.TombstoneType), messagestore.ErrVersionConflict)
 			require.ErrorIs(t, check(gone, expected, "Extended", "Reserved", removal.TombstoneType), messagestore.ErrVersionConflict)
@@ -612,11 +611,11 @@ func TestPastOfATransactionThatIsTooOldIsASerializationFailure(t *testing.T) {
 			t.Run(name+", for "+kind, func(t *testing.T) {
 				t.Parallel()
 				eachLevelAfter(t, func(outside *postgres.Driver, stream messagestore.StreamName) {
-					must.Do(outside.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved", "Extended")))(t)
+					testkit.Do(outside.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved", "Extended")))(t)
 				}, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *postgres.Driver, stream messagestore.StreamName) {
-					must.Do(outside.Append(t.Context(), typed(stream, 1, came)))(t)
+					testkit.Do(outside.Append(t.Context(), typed(stream, 1, came)))(t)
 
-					_, err := must.New(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")})
+					_, err := testkit.Must(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")})
 
 					switch {
 					case level != pgx.ReadCommitted:
@@ -636,15 +635,15 @@ func TestPastOfATransactionThatIsTooOldIsASerializationFailure(t *testing.T) {
 func TestPastAnotherTypeIsAConflictAtEveryLevel(t *testing.T) {
 	t.Parallel()
 	eachLevelAfter(t, func(outside *postgres.Driver, stream messagestore.StreamName) {
-		must.Do(outside.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved", "Released", "Extended")))(t)
+		testkit.Do(outside.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved", "Released", "Extended")))(t)
 	}, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *postgres.Driver, stream messagestore.StreamName) {
-		inside := must.New(postgres.New(tx, nil))
+		inside := testkit.Must(postgres.New(tx, nil))
 		for _, a := range []messagestore.Append{typed(stream, 0, "Confirmed"), typed(stream, 0)} {
 			_, err := inside.AppendAll(t.Context(), []messagestore.Append{goingPast(a, "Extended")})
 			require.Equal(t, &messagestore.VersionConflictError{Stream: stream, Expected: 0, Actual: 2}, err)
 		}
-		must.Do(inside.AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 1, "Confirmed"), "Extended")}))(t)
-		requireUsable(t, tx, must.New(messagestore.New(outside, nil)))
+		testkit.Do(inside.AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 1, "Confirmed"), "Extended")}))(t)
+		requireUsable(t, tx, testkit.Must(messagestore.New(outside, nil)))
 	})
 }
 
@@ -654,7 +653,7 @@ func eachLevelAfter(
 	test func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *postgres.Driver, stream messagestore.StreamName),
 ) {
 	t.Helper()
-	outside := must.New(postgres.New(pgtest.Pool(t), nil))
+	outside := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
@@ -662,7 +661,7 @@ func eachLevelAfter(
 			stream := storetest.Category(t).Stream("1")
 			fill(outside, stream)
 			tx := begin(t, level)
-			must.Do(tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')"))(t)
+			testkit.Do(tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')"))(t)
 			test(t, level, tx, outside, stream)
 		})
 	}
@@ -672,19 +671,19 @@ func eachLevelAfter(
 // snapshot.
 func TestTransactDoesNotPassACheckOnAnOldSnapshot(t *testing.T) {
 	t.Parallel()
-	driver := must.New(postgres.New(pgtest.Pool(t), nil))
+	driver := testkit.Must(postgres.New(pgtest.Pool(t), nil))
 	for _, types := range [][]string{nil, {"Confirmed"}} {
 		stream := storetest.Category(t).Stream("1")
-		must.Do(driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved")))(t)
+		testkit.Do(driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved")))(t)
 
 		_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-			must.Do(tx.Exec(ctx, "set transaction isolation level repeatable read"))(t)
-			must.Do(tx.Exec(ctx, "select from dibs.stream_version('snapshot-1')"))(t)
-			must.Do(driver.Append(ctx, typed(stream, 0, "Extended")))(t)
+			testkit.Do(tx.Exec(ctx, "set transaction isolation level repeatable read"))(t)
+			testkit.Do(tx.Exec(ctx, "select from dibs.stream_version('snapshot-1')"))(t)
+			testkit.Do(driver.Append(ctx, typed(stream, 0, "Extended")))(t)
 			return []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")}, nil
 		})
 
-		_ = must.As[*failure.RetryableError](t, err)
+		_ = testkit.As[*failure.RetryableError](t, err)
 		require.Equal(t, messagestore.Version(1), lastOf(t, driver, stream).Position)
 	}
 }

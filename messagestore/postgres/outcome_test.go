@@ -17,10 +17,9 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -33,7 +32,7 @@ import (
 func holdCategory(t *testing.T, stream messagestore.StreamName) pgx.Tx {
 	t.Helper()
 	holder := begin(t, pgx.ReadCommitted)
-	write(t, must.New(messagestore.New(must.New(postgres.New(holder, nil)), nil)), stream, messagestore.AnyVersion, opened())
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(holder, nil)), nil)), stream, messagestore.AnyVersion, opened())
 	return holder
 }
 
@@ -49,18 +48,18 @@ func TestKilledBackendLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
 	pool, pid := pgtest.PoolOfOne(t, nil)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	a := appendOne(category.Stream("1"), messagestore.NoStream)
-	done := await.Go(func() error { return must.ErrorOf(driver.Append(t.Context(), a)) })
+	done := testkit.Go(func() error { return testkit.ErrorOf(driver.Append(t.Context(), a)) })
 	waitUntilBlocked(t, shared, pid)
 
-	must.Do(shared.Exec(t.Context(), "select pg_terminate_backend($1)", int32(pid)))(t)
+	testkit.Do(shared.Exec(t.Context(), "select pg_terminate_backend($1)", int32(pid)))(t)
 
-	err := await.Receive(t, "the end of the call", done)
-	unknown := must.As[*messagestore.OutcomeUnknownError](t, err)
+	err := testkit.Receive(t, "the end of the call", done)
+	unknown := testkit.As[*messagestore.OutcomeUnknownError](t, err)
 	require.Equal(t, []messagestore.Append{a}, unknown.Writes)
 	require.NoError(t, holder.Rollback(t.Context()))
-	require.ErrorIs(t, must.ErrorOf(must.New(messagestore.New(driver, nil)).Resolve(t.Context(), unknown)), messagestore.ErrNotWritten)
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(messagestore.New(driver, nil)).Resolve(t.Context(), unknown)), messagestore.ErrNotWritten)
 }
 
 // The lock holds the question back until the write that it asks about is over.
@@ -70,7 +69,7 @@ func TestResolveWaitsForAWriteWhoseCallerIsGone(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 	holder := begin(t, pgx.ReadCommitted)
 	message := opened()
-	write(t, must.New(messagestore.New(must.New(postgres.New(holder, nil)), nil)), stream, messagestore.NoStream, message)
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(holder, nil)), nil)), stream, messagestore.NoStream, message)
 	asking, pid := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
 		// A transaction at this level would not see the writes that it waited for.
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
@@ -80,15 +79,15 @@ func TestResolveWaitsForAWriteWhoseCallerIsGone(t *testing.T) {
 		written []messagestore.Written
 		err     error
 	}
-	done := await.Go(func() answer {
-		written, err := must.New(messagestore.New(must.New(postgres.New(asking, nil)), nil)).Resolve(t.Context(), lost)
+	done := testkit.Go(func() answer {
+		written, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(asking, nil)), nil)).Resolve(t.Context(), lost)
 		return answer{written, err}
 	})
 	waitUntilBlocked(t, pool, pid)
 
 	require.NoError(t, holder.Commit(t.Context()))
 
-	got := await.Receive(t, "the end of the call", done)
+	got := testkit.Receive(t, "the end of the call", done)
 	require.NoError(t, got.err)
 	require.Len(t, got.written, 1)
 	require.Equal(t, messagestore.Version(0), got.written[0].Version)
@@ -100,26 +99,26 @@ func TestContextThatEndsWhileWaitingLeavesAnUnknownOutcome(t *testing.T) {
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
 	pool, pid := pgtest.PoolOfOne(t, nil)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	ctx, cancel := context.WithCancel(t.Context())
-	done := await.Go(func() error {
-		return must.ErrorOf(driver.Append(ctx, appendOne(category.Stream("1"), messagestore.NoStream)))
+	done := testkit.Go(func() error {
+		return testkit.ErrorOf(driver.Append(ctx, appendOne(category.Stream("1"), messagestore.NoStream)))
 	})
 	waitUntilBlocked(t, shared, pid)
 
 	cancel()
 
-	err := await.Receive(t, "the end of the call", done)
+	err := testkit.Receive(t, "the end of the call", done)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.Canceled)
 	// pgx asks the server to cancel the statement in its own time; before that, the
 	// lock might still be given to it.
-	await.True(t, "a backend that waits no more", func() bool {
+	testkit.AwaitTrue(t, "a backend that waits no more", func() bool {
 		waits := pgtest.Value[bool](t, shared, "select exists (select from pg_locks where pid = $1 and not granted)", pid)
 		return !waits
 	})
 	require.NoError(t, holder.Commit(t.Context()))
-	require.ErrorIs(t, must.ErrorOf(must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)), messagestore.ErrNotWritten)
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(messagestore.New(driver, nil)).Resolve(t.Context(), err)), messagestore.ErrNotWritten)
 }
 
 func TestContextThatHasEndedSendsNothing(t *testing.T) {
@@ -127,7 +126,7 @@ func TestContextThatHasEndedSendsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	_, err := must.New(postgres.New(pgtest.Pool(t), nil)).Append(ctx, appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream))
+	_, err := testkit.Must(postgres.New(pgtest.Pool(t), nil)).Append(ctx, appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream))
 
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
@@ -136,17 +135,17 @@ func TestContextThatHasEndedSendsNothing(t *testing.T) {
 func TestWaitingForAStuckPeerEndsDefinitely(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	must.Do(pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category(text) set lock_timeout = '20ms'`))(t)
+	testkit.Do(pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category(text) set lock_timeout = '20ms'`))(t)
 	config := &postgres.Config{Schema: schema}
 	category := storetest.Category(t)
-	holder := must.Do(pool.Begin(t.Context()))(t)
+	holder := testkit.Do(pool.Begin(t.Context()))(t)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
-	write(t, must.New(messagestore.New(must.New(postgres.New(holder, config)), nil)), category.Stream("held"), messagestore.NoStream, opened())
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(holder, config)), nil)), category.Stream("held"), messagestore.NoStream, opened())
 
-	_, err := must.New(postgres.New(pool, config)).Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
+	_, err := testkit.Must(postgres.New(pool, config)).Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
 
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	require.Equal(t, "55P03", refused.Code)
 }
 
@@ -171,9 +170,9 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 			t.Parallel()
 			pool, schema := pgtest.Schema(t)
 			for _, statement := range statements {
-				must.Do(pool.Exec(t.Context(), fmt.Sprintf(statement, schema)))(t)
+				testkit.Do(pool.Exec(t.Context(), fmt.Sprintf(statement, schema)))(t)
 			}
-			driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+			driver := testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema}))
 			category := storetest.Category(t)
 			invoice := func(id string) messagestore.Append {
 				a := record(category.Stream(id))
@@ -181,7 +180,7 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 				return a
 			}
 			first := invoice("1")
-			must.Do(driver.Append(t.Context(), first))(t)
+			testkit.Do(driver.Append(t.Context(), first))(t)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 
@@ -195,7 +194,7 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 				require.Equal(t, "theirs", refused.ConstraintName)
 			}
 			require.NoError(t, group[0].Err)
-			require.True(t, must.Do(driver.Append(ctx, first))(t).Duplicate)
+			require.True(t, testkit.Do(driver.Append(ctx, first))(t).Duplicate)
 		})
 	}
 }
@@ -204,19 +203,19 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 func TestASequenceThatIsBehindIsNotDrawnFromUntilItFits(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+	driver := testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema}))
 	stream := storetest.Category(t).Stream("1")
 	for range 10 {
-		must.Do(driver.Append(t.Context(), record(stream)))(t)
+		testkit.Do(driver.Append(t.Context(), record(stream)))(t)
 	}
-	must.Do(pool.Exec(t.Context(), "select setval('"+schema+".messages_global_position_seq', 1)"))(t)
+	testkit.Do(pool.Exec(t.Context(), "select setval('"+schema+".messages_global_position_seq', 1)"))(t)
 
 	_, err := driver.Append(t.Context(), record(stream))
 
 	refused := refusal(t, err)
 	require.Equal(t, "23505", refused.Code)
 	require.Equal(t, "messages_pkey", refused.ConstraintName)
-	require.Equal(t, messagestore.Version(9), must.Do(driver.Version(t.Context(), stream))(t))
+	require.Equal(t, messagestore.Version(9), testkit.Do(driver.Version(t.Context(), stream))(t))
 }
 
 func TestSerializationFailureIsTriedAgain(t *testing.T) {
@@ -227,22 +226,22 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 	pool, pid := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 	})
-	done := await.Go(func() error {
-		return must.ErrorOf(must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.AnyVersion)))
+	done := testkit.Go(func() error {
+		return testkit.ErrorOf(testkit.Must(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.AnyVersion)))
 	})
 	waitUntilBlocked(t, shared, pid)
 
 	require.NoError(t, holder.Commit(t.Context()))
 
-	require.NoError(t, await.Receive(t, "the end of the call", done))
+	require.NoError(t, testkit.Receive(t, "the end of the call", done))
 }
 
 // proxied returns a proxy, and a pool with connections through it.
 func proxied(t *testing.T) (*pgproxy.Proxy, *pgxpool.Pool) {
 	t.Helper()
 	base := pgtest.Pool(t).Config()
-	proxy := must.Do(pgproxy.New(pgconn.NetworkAddress(base.ConnConfig.Host, base.ConnConfig.Port)))(t)
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), through(proxy, base)))(t)
+	proxy := testkit.Do(pgproxy.New(pgconn.NetworkAddress(base.ConnConfig.Host, base.ConnConfig.Port)))(t)
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), through(proxy, base)))(t)
 	t.Cleanup(func() {
 		require.NoError(t, proxy.Close())
 		pool.Close()
@@ -324,7 +323,7 @@ func cutCanary(proxy *pgproxy.Proxy, written bool) (met chan struct{}) {
 // backendOf returns the backend of a pool's only connection.
 func backendOf(t *testing.T, pool *pgxpool.Pool) uint32 {
 	t.Helper()
-	conn := must.Do(pool.Acquire(t.Context()))(t)
+	conn := testkit.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	require.Equal(t, int32(1), pool.Stat().TotalConns())
 	return conn.Conn().PgConn().PID()
@@ -334,7 +333,7 @@ func backendOf(t *testing.T, pool *pgxpool.Pool) uint32 {
 func awaitEndOf(t *testing.T, backend uint32) {
 	t.Helper()
 	pool := pgtest.Pool(t)
-	await.True(t, fmt.Sprintf("the end of backend %d", backend), func() bool {
+	testkit.AwaitTrue(t, fmt.Sprintf("the end of backend %d", backend), func() bool {
 		there := pgtest.Value[bool](t, pool, "select exists (select from pg_stat_activity where pid = $1)", backend)
 		return !there
 	})
@@ -351,7 +350,7 @@ func canary() messagestore.Envelope {
 func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	category := storetest.Category(t)
 	_, err := driver.Append(t.Context(), record(category.Stream("0"))) // so that the statement is prepared
 	require.NoError(t, err)
@@ -367,7 +366,7 @@ func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 			_, err := driver.Append(t.Context(), unanswered)
 			first <- err
 		}()
-		await.True(t, "the fault, or the end of the first write", func() bool {
+		testkit.AwaitTrue(t, "the fault, or the end of the first write", func() bool {
 			select {
 			case <-met:
 				sent = true
@@ -380,12 +379,12 @@ func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	must.Do(driver.Append(ctx, record(category.Stream("2"))))(t)
+	testkit.Do(driver.Append(ctx, record(category.Stream("2"))))(t)
 
-	err = await.Receive(t, "the first write", first)
+	err = testkit.Receive(t, "the first write", first)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Equal(t, messagestore.Version(0), must.Do(must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err))(t)[0].Version)
+	require.Equal(t, messagestore.Version(0), testkit.Do(testkit.Must(messagestore.New(driver, nil)).Resolve(t.Context(), err))(t)[0].Version)
 }
 
 func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
@@ -394,16 +393,16 @@ func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
 		t.Run(fmt.Sprint("written ", written), func(t *testing.T) {
 			t.Parallel()
 			proxy, pool := proxied(t)
-			store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+			store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 			stream := storetest.Category(t).Stream("1")
 			write(t, store, stream, messagestore.NoStream, opened())
 
 			met := cutCanary(proxy, written)
 			got := write(t, store, stream, 0, canary())
 
-			await.Receive(t, "the fault", met)
+			testkit.Receive(t, "the fault", met)
 			require.Equal(t, messagestore.Version(1), got.Version)
-			require.Equal(t, messagestore.Version(1), must.Do(store.Version(t.Context(), stream))(t))
+			require.Equal(t, messagestore.Version(1), testkit.Do(store.Version(t.Context(), stream))(t))
 		})
 	}
 }
@@ -413,8 +412,8 @@ func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
 func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
-	driver := must.New(postgres.New(pool, nil))
-	store := must.New(messagestore.New(driver, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	category := storetest.Category(t)
 	stream := category.Stream("1")
 	write(t, store, category.Stream("0"), messagestore.NoStream, opened()) // so that the statement is prepared
@@ -428,16 +427,16 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 		_, err := driver.Append(ctx, a)
 		done <- err
 	}()
-	await.Receive(t, "the write on its way", onItsWay)
+	testkit.Receive(t, "the write on its way", onItsWay)
 	leave()
-	lost := await.Receive(t, "the end of the call", done)
+	lost := testkit.Receive(t, "the end of the call", done)
 	require.ErrorIs(t, lost, messagestore.ErrOutcomeUnknown)
 
-	require.ErrorIs(t, must.ErrorOf(store.Resolve(t.Context(), lost)), messagestore.ErrNotWritten)
+	require.ErrorIs(t, testkit.ErrorOf(store.Resolve(t.Context(), lost)), messagestore.ErrNotWritten)
 	proxy.Release()
 	awaitEndOf(t, backend)
 
-	require.Equal(t, messagestore.NoStream, must.Do(store.Version(t.Context(), stream))(t))
+	require.Equal(t, messagestore.NoStream, testkit.Do(store.Version(t.Context(), stream))(t))
 	written := write(t, store, stream, messagestore.NoStream, message) // a new write is meant
 	require.False(t, written.Duplicate)
 }
@@ -446,8 +445,8 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 func TestWriteThatArrivesLateIsWritten(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
-	driver := must.New(postgres.New(pool, nil))
-	store := must.New(messagestore.New(driver, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	stream := storetest.Category(t).Stream("1")
 	write(t, store, stream, messagestore.NoStream, opened())
 	ctx, leave := context.WithCancel(t.Context())
@@ -458,15 +457,15 @@ func TestWriteThatArrivesLateIsWritten(t *testing.T) {
 		_, err := store.Write(ctx, stream, 0, canary())
 		done <- err
 	}()
-	await.Receive(t, "the write on its way", onItsWay)
+	testkit.Receive(t, "the write on its way", onItsWay)
 	leave()
-	lost := await.Receive(t, "the end of the call", done)
+	lost := testkit.Receive(t, "the end of the call", done)
 	require.ErrorIs(t, lost, messagestore.ErrOutcomeUnknown)
 
 	proxy.Release()
 	awaitEndOf(t, backend)
 
-	require.Equal(t, messagestore.Version(1), must.Do(store.Resolve(t.Context(), lost))(t)[0].Version)
+	require.Equal(t, messagestore.Version(1), testkit.Do(store.Resolve(t.Context(), lost))(t)[0].Version)
 }
 
 // If a caller gets an unknown outcome, and Resolve then says "not written", the write's group does
@@ -483,15 +482,15 @@ func TestGroupDoesNotWriteForACallerThatWasToldItDidNot(t *testing.T) {
 	again := lockCategoryWhenFree(t, pgtest.Pool(t), c) // the group waits for this
 	awaitLockWaiters(t, pgtest.Pool(t), c.category)
 	leave()
-	require.ErrorIs(t, await.Receive(t, "the end of the write", told), messagestore.ErrOutcomeUnknown)
+	require.ErrorIs(t, testkit.Receive(t, "the end of the write", told), messagestore.ErrOutcomeUnknown)
 	_, err := pgtest.Pool(t).Exec(t.Context(), "insert into dibs.fences (category, fence) values ($1, 1)", string(c.category)) // as asking does
 	require.NoError(t, err)
 	require.NoError(t, again())
 	c.wg.Wait()
 
-	version := must.Do(c.driver.Version(t.Context(), gone.Stream))(t)
+	version := testkit.Do(c.driver.Version(t.Context(), gone.Stream))(t)
 	require.Equal(t, messagestore.NoStream, version)
-	version = must.Do(c.driver.Version(t.Context(), stays.Stream))(t)
+	version = testkit.Do(c.driver.Version(t.Context(), stays.Stream))(t)
 	require.Equal(t, messagestore.Version(0), version)
 }
 
@@ -505,22 +504,22 @@ func TestAFenceThatWasLearnedOfALostHistoryHoldsNobodyUp(t *testing.T) {
 	}
 	c.release()
 	c.wg.Wait()
-	require.NoError(t, await.Receive(t, "the first write", c.first))
+	require.NoError(t, testkit.Receive(t, "the first write", c.first))
 	_, writes := c.driver.Flushes()
 	require.Equal(t, int64(2), writes, "together")
 
 	c.driver.Learn(c.category, 7)
-	must.Do(c.driver.Append(t.Context(), record(c.category.Stream("alone"))))(t)
+	testkit.Do(c.driver.Append(t.Context(), record(c.category.Stream("alone"))))(t)
 }
 
 // A write on its way with such a fence is refused too.
 func TestAFenceIsRaisedToWhereItNeverWas(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	stream := storetest.Category(t).Stream("1")
 	for _, before := range []int64{1, 2} { // it was there, or is where the next one would be
-		must.Do(driver.Find(t.Context(), stream, []uuid.UUID{uuid.New()}))(t)
+		testkit.Do(driver.Find(t.Context(), stream, []uuid.UUID{uuid.New()}))(t)
 		var outcome string
 		require.NoError(t, pool.QueryRow(t.Context(),
 			"select outcome from dibs.append(array[$1], '{-1}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', '{null}', array[$2::bigint])", string(stream), before,
@@ -536,8 +535,8 @@ func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 	category := storetest.Category(t)
 	pgtest.Pool(t)
 	pool, _ := pgtest.PoolOfOne(t, nil)
-	driver := must.New(postgres.New(pool, nil))
-	only := must.Do(pool.Acquire(t.Context()))(t)
+	driver := testkit.Must(postgres.New(pool, nil))
+	only := testkit.Do(pool.Acquire(t.Context()))(t)
 	release := sync.OnceFunc(only.Release)
 	defer release()
 	firstCtx, leaveFirst := context.WithCancel(t.Context())
@@ -560,16 +559,16 @@ func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 	awaitWaiting(t, driver, 2)
 
 	leaveFirst()
-	require.ErrorIs(t, await.Receive(t, "the first write", first), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the first write", first), context.Canceled)
 	awaitWaiting(t, driver, 0) // the group waits for the connection
 	leave()
-	lost := await.Receive(t, "the end of the write", told)
+	lost := testkit.Receive(t, "the end of the write", told)
 	require.ErrorIs(t, lost, context.Canceled)
 	require.NotErrorIs(t, lost, messagestore.ErrOutcomeUnknown)
 	release()
 
-	require.NoError(t, await.Receive(t, "the end of the call", stays))
-	require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), category.Stream("gone")))(t))
+	require.NoError(t, testkit.Receive(t, "the end of the call", stays))
+	require.Equal(t, messagestore.NoStream, testkit.Do(driver.Version(t.Context(), category.Stream("gone")))(t))
 }
 
 // pgx waits for a silent server when it closes, and the caller of Open does not.
@@ -590,38 +589,38 @@ func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
 		Scheme: "postgres", User: url.UserPassword(conn.User, conn.Password), Host: fmt.Sprintf("%s:%d", conn.Host, conn.Port),
 		Path: "/" + conn.Database, RawQuery: "sslmode=disable",
 	}
-	done := await.Go(func() error { return must.ErrorOf(postgres.Open(ctx, u.String(), nil)) })
-	await.Receive(t, "the silent server", silent)
+	done := testkit.Go(func() error { return testkit.ErrorOf(postgres.Open(ctx, u.String(), nil)) })
+	testkit.Receive(t, "the silent server", silent)
 
 	leave()
 
-	require.ErrorIs(t, await.Receive(t, "the end of Open, which waits for no server", done), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the end of Open, which waits for no server", done), context.Canceled)
 }
 
 // A refused write is rolled back, and the network may be gone by then.
 func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 	t.Parallel()
 	direct := pgtest.Pool(t)
-	store, adm := must.New(messagestore.New(must.New(postgres.New(direct, nil)), nil)), must.New(admin.New(direct, nil))
+	store, adm := testkit.Must(messagestore.New(testkit.Must(postgres.New(direct, nil)), nil)), testkit.Must(admin.New(direct, nil))
 	category := storetest.Category(t)
 	write(t, store, category.Stream("1"), messagestore.NoStream, opened())
-	must.Do(adm.Delete(t.Context(), category.Stream("1"), 0, nil))(t)
+	testkit.Do(adm.Delete(t.Context(), category.Stream("1"), 0, nil))(t)
 	write(t, store, category.Stream("2"), messagestore.NoStream, opened())
-	erased := must.Do(adm.Delete(t.Context(), category.Stream("2"), 0, &retention.DeleteOptions{EraseName: true}))(t)
+	erased := testkit.Do(adm.Delete(t.Context(), category.Stream("2"), 0, &retention.DeleteOptions{EraseName: true}))(t)
 	for name, call := range map[string]struct {
 		ends func(db postgres.DB) error
 		with error
 	}{
 		"find": {func(db postgres.DB) error {
-			_, err := must.New(postgres.New(db, nil)).Find(t.Context(), category.Stream("1"), []uuid.UUID{uuid.New()})
+			_, err := testkit.Must(postgres.New(db, nil)).Find(t.Context(), category.Stream("1"), []uuid.UUID{uuid.New()})
 			return err
 		}, messagestore.ErrDeleted},
 		"delete": {func(db postgres.DB) error {
-			_, err := must.New(admin.New(db, nil)).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
+			_, err := testkit.Must(admin.New(db, nil)).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
 			return err
 		}, messagestore.ErrInvalid},
 		"verify": {func(db postgres.DB) error {
-			_, err := must.New(admin.New(db, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
+			_, err := testkit.Must(admin.New(db, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
 			return err
 		}, messagestore.ErrNotFound},
 	} {
@@ -636,9 +635,9 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 				lost = true
 				return pgproxy.Lose
 			})
-			done := await.Go(func() error { return call.ends(pool) })
+			done := testkit.Go(func() error { return call.ends(pool) })
 
-			require.ErrorIs(t, await.Receive(t, "the end of the call, which waits for no server", done), call.with)
+			require.ErrorIs(t, testkit.Receive(t, "the end of the call, which waits for no server", done), call.with)
 			proxy.SetRule(nil)
 			require.True(t, lost)
 		})
@@ -647,11 +646,11 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 
 func TestConnectionThatCannotBeMadeWritesNothing(t *testing.T) {
 	t.Parallel()
-	config := must.Do(pgxpool.ParseConfig("postgres://user:canary@127.0.0.1:1/database?sslmode=disable"))(t)
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	config := testkit.Do(pgxpool.ParseConfig("postgres://user:canary@127.0.0.1:1/database?sslmode=disable"))(t)
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
 
-	_, err := must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne("account-1", messagestore.NoStream))
+	_, err := testkit.Must(postgres.New(pool, nil)).Append(t.Context(), appendOne("account-1", messagestore.NoStream))
 
 	require.Error(t, err)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
@@ -670,7 +669,7 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	config := &postgres.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))}
 	stores := [2]*messagestore.Store{}
 	for i := range stores {
-		stores[i] = must.New(messagestore.New(must.New(postgres.New(pool, config)), nil))
+		stores[i] = testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, config)), nil))
 	}
 	store := stores[0]
 	var streams []messagestore.StreamName
@@ -699,9 +698,9 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	}
 	group.Wait()
 	close(failures)
-	require.NoError(t, await.Receive(t, "the writers' failures", failures))
+	require.NoError(t, testkit.Receive(t, "the writers' failures", failures))
 	for _, stream := range streams {
-		require.Equal(t, messagestore.Version(writers*rounds-1), must.Do(store.Version(t.Context(), stream))(t))
+		require.Equal(t, messagestore.Version(writers*rounds-1), testkit.Do(store.Version(t.Context(), stream))(t))
 	}
 	require.NotContains(t, log.String(), "write again")
 	require.NotContains(t, log.String(), "write one by one")
@@ -715,16 +714,16 @@ func TestAnIndexThatIsMadeAnewIsNotSomebodyElses(t *testing.T) {
 	config := &postgres.Config{Schema: schema}
 	stream := storetest.Category(t).Stream("1")
 	for index, name := range map[string]string{"messages_id": "messages_id_ccold", "messages_stream": "messages_stream_ccold1"} {
-		must.Do(pool.Exec(t.Context(), fmt.Sprintf("alter table %s.messages rename constraint %s to %s", schema, index, name)))(t)
+		testkit.Do(pool.Exec(t.Context(), fmt.Sprintf("alter table %s.messages rename constraint %s to %s", schema, index, name)))(t)
 	}
 	first := record(stream)
 	err := pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		must.Do(tx.Exec(t.Context(), "select from "+schema+".messages"))(t)
-		must.Do(must.New(postgres.New(pool, config)).Append(t.Context(), first))(t)
+		testkit.Do(tx.Exec(t.Context(), "select from "+schema+".messages"))(t)
+		testkit.Do(testkit.Must(postgres.New(pool, config)).Append(t.Context(), first))(t)
 
 		late := record(stream)
 		late.Expected = messagestore.NoStream
-		require.ErrorIs(t, must.ErrorOf(must.New(postgres.New(tx, config)).Append(t.Context(), late)), messagestore.ErrVersionConflict)
+		require.ErrorIs(t, testkit.ErrorOf(testkit.Must(postgres.New(tx, config)).Append(t.Context(), late)), messagestore.ErrVersionConflict)
 		_, err := tx.Exec(t.Context(), "select 1") // goes on
 		return err
 	})

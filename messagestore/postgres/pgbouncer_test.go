@@ -7,10 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -20,7 +18,7 @@ import (
 // open returns a driver over a pool of its own.
 func open(t *testing.T, url string) *postgres.Driver {
 	t.Helper()
-	driver := must.Do(postgres.Open(t.Context(), url, nil))(t)
+	driver := testkit.Do(postgres.Open(t.Context(), url, nil))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	return driver
 }
@@ -28,7 +26,7 @@ func open(t *testing.T, url string) *postgres.Driver {
 // The URL has no parameter but those that find the server.
 func TestConformanceThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	tier.TakesTurns(t, 1, 4)
+	testkit.TakesTurns(t, 1, 4)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
 	driver := open(t, through.URL)
@@ -41,13 +39,13 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 
 func TestConformanceInATransactionThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	tier.NeedsLong(t)
+	testkit.NeedsLong(t)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
 	storetest.Run(t, storetest.Options{
 		Open: func(t *testing.T) messagestore.Driver {
-			tx := must.Do(connect(t, through.URL).Begin(t.Context()))(t)
-			return must.New(postgres.New(tx, nil))
+			tx := testkit.Do(connect(t, through.URL).Begin(t.Context()))(t)
+			return testkit.Must(postgres.New(tx, nil))
 		},
 		OneUser: true,
 	})
@@ -55,11 +53,13 @@ func TestConformanceInATransactionThroughPgBouncer(t *testing.T) {
 
 func TestConformanceOverAConnectionThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	tier.NeedsLong(t)
+	testkit.NeedsLong(t)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
 	storetest.Run(t, storetest.Options{
-		Open:    func(t *testing.T) messagestore.Driver { return must.New(postgres.New(connect(t, through.URL), nil)) },
+		Open: func(t *testing.T) messagestore.Driver {
+			return testkit.Must(postgres.New(connect(t, through.URL), nil))
+		},
 		OneUser: true,
 	})
 }
@@ -67,7 +67,7 @@ func TestConformanceOverAConnectionThroughPgBouncer(t *testing.T) {
 // In session mode a client has a server of its own for as long as it is connected.
 func TestConformanceThroughPgBouncerInSessionMode(t *testing.T) {
 	t.Parallel()
-	tier.NeedsLong(t)
+	testkit.NeedsLong(t)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t), "pool_mode = session", "default_pool_size = 50")
 	driver := open(t, through.URL)
@@ -86,10 +86,10 @@ func TestPgBouncerInStatementModeRefusesTransactions(t *testing.T) {
 	through := pgtest.PgBouncer(t, pgtest.URL(t), "pool_mode = statement")
 	driver := open(t, through.URL)
 	stream := storetest.Category(t).Stream("1")
-	write(t, must.New(messagestore.New(driver, nil)), stream, messagestore.NoStream, opened())
+	write(t, testkit.Must(messagestore.New(driver, nil)), stream, messagestore.NoStream, opened())
 	conn := connect(t, through.URL)
 
-	require.ErrorContains(t, must.ErrorOf(conn.Begin(t.Context())), "transaction blocks not allowed in statement pooling mode")
+	require.ErrorContains(t, testkit.ErrorOf(conn.Begin(t.Context())), "transaction blocks not allowed in statement pooling mode")
 }
 
 // A false positive would cost speed, a false negative every second statement.
@@ -111,15 +111,15 @@ func TestPgBouncerIsFoundByItself(t *testing.T) {
 			require.Equal(t, want, mode(t, conn), url)
 		}
 		stream := storetest.Category(t).Stream("1")
-		write(t, must.New(messagestore.New(driver, nil)), stream, messagestore.NoStream, opened())
+		write(t, testkit.Must(messagestore.New(driver, nil)), stream, messagestore.NoStream, opened())
 	}
 }
 
 // mode returns how a driver over the connection sends its statements.
 func mode(t *testing.T, conn *pgx.Conn) pgx.QueryExecMode {
 	t.Helper()
-	driver := must.New(postgres.New(conn, nil))
-	must.Do(driver.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
+	driver := testkit.Must(postgres.New(conn, nil))
+	testkit.Do(driver.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
 	return driver.Mode(conn)
 }
 
@@ -128,7 +128,7 @@ func TestVerifyPreparesNothingThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	through := pgtest.PgBouncer(t, ownDatabase(t), "default_pool_size = 1")
 	for range 2 { // pools, which have one server in turn
-		require.Empty(t, must.Do(must.New(admin.New(pgtest.Connect(t, through.URL), nil)).Verify(t.Context(), nil))(t).Violations)
+		require.Empty(t, testkit.Do(testkit.Must(admin.New(pgtest.Connect(t, through.URL), nil)).Verify(t.Context(), nil))(t).Violations)
 	}
 
 	require.Zero(t, pgtest.Value[int](t, connect(t, through.URL), "select count(*) from pg_prepared_statements", pgx.QueryExecModeExec))
@@ -152,8 +152,8 @@ func TestWritesThatWaitAreCommittedTogetherThroughPgBouncer(t *testing.T) {
 		c.release()
 		c.wg.Wait()
 
-		require.NoError(t, await.Receive(t, "the first write", c.first))
-		require.Equal(t, messagestore.Version(7), must.Do(must.New(postgres.New(shared, nil)).Version(t.Context(), stream))(t))
+		require.NoError(t, testkit.Receive(t, "the first write", c.first))
+		require.Equal(t, messagestore.Version(7), testkit.Do(testkit.Must(postgres.New(shared, nil)).Version(t.Context(), stream))(t))
 		flushes, writes := c.driver.Flushes()
 		require.Equal(t, int64(1), flushes)
 		require.Equal(t, int64(8), writes)
@@ -168,22 +168,22 @@ func TestKilledPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	driver := open(t, through.URL)
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
-	lost := await.Go(func() error {
-		return must.ErrorOf(driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream)))
+	lost := testkit.Go(func() error {
+		return testkit.ErrorOf(driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream)))
 	})
 	awaitLockWaiters(t, shared, category)
 
 	through.Kill()
 
-	err := await.Receive(t, "the end of the write", lost)
+	err := testkit.Receive(t, "the end of the write", lost)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	resolved := await.Go(func() error {
-		return must.ErrorOf(must.New(messagestore.New(must.New(postgres.New(shared, nil)), nil)).Resolve(t.Context(), err))
+	resolved := testkit.Go(func() error {
+		return testkit.ErrorOf(testkit.Must(messagestore.New(testkit.Must(postgres.New(shared, nil)), nil)).Resolve(t.Context(), err))
 	})
 	awaitTwoLockWaiters(t, shared, category)
 	require.NoError(t, holder.Commit(t.Context()))
-	require.NoError(t, await.Receive(t, "the end of Resolve", resolved))
-	require.Equal(t, messagestore.Version(0), must.Do(must.New(postgres.New(shared, nil)).Version(t.Context(), category.Stream("1")))(t))
+	require.NoError(t, testkit.Receive(t, "the end of Resolve", resolved))
+	require.Equal(t, messagestore.Version(0), testkit.Do(testkit.Must(postgres.New(shared, nil)).Version(t.Context(), category.Stream("1")))(t))
 }
 
 func TestServerKilledBehindPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
@@ -193,18 +193,18 @@ func TestServerKilledBehindPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *t
 	driver := open(t, through.URL)
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
-	lost := await.Go(func() error {
-		return must.ErrorOf(driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream)))
+	lost := testkit.Go(func() error {
+		return testkit.ErrorOf(driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream)))
 	})
 	awaitLockWaiters(t, shared, category)
 
 	killLockWaiters(t, shared, category)
 
-	err := await.Receive(t, "the end of the write", lost)
+	err := testkit.Receive(t, "the end of the write", lost)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.NoError(t, holder.Commit(t.Context()))
-	require.ErrorIs(t, must.ErrorOf(must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)), messagestore.ErrNotWritten)
-	require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), category.Stream("1")))(t))
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(messagestore.New(driver, nil)).Resolve(t.Context(), err)), messagestore.ErrNotWritten)
+	require.Equal(t, messagestore.NoStream, testkit.Do(driver.Version(t.Context(), category.Stream("1")))(t))
 }
 
 // The store asks by itself, on another connection.
@@ -212,24 +212,24 @@ func TestStoreWritesOnceThoughTheServerIsKilledBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	shared := pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
-	store := must.New(messagestore.New(open(t, through.URL), nil))
+	store := testkit.Must(messagestore.New(open(t, through.URL), nil))
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
-	done := await.Go(func() error {
-		return must.ErrorOf(store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, opened()))
+	done := testkit.Go(func() error {
+		return testkit.ErrorOf(store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, opened()))
 	})
 	awaitLockWaiters(t, shared, category)
 
 	killLockWaiters(t, shared, category)
 	require.NoError(t, holder.Commit(t.Context()))
 
-	require.NoError(t, await.Receive(t, "the end of the call", done))
-	require.Equal(t, messagestore.Version(0), must.Do(store.Version(t.Context(), category.Stream("1")))(t))
+	require.NoError(t, testkit.Receive(t, "the end of the call", done))
+	require.Equal(t, messagestore.Version(0), testkit.Do(store.Version(t.Context(), category.Stream("1")))(t))
 }
 
 func killLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
 	t.Helper()
-	must.Do(pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_locks
+	testkit.Do(pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_locks
 		where locktype = 'advisory' and classid = 1684628083
 		and objid::bigint = dibs.lock_key($1)::bigint & 4294967295 and not granted`, string(category)))(t)
 }
@@ -237,5 +237,5 @@ func killLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Cat
 // awaitTwoLockWaiters returns when two wait for the category's lock.
 func awaitTwoLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
 	t.Helper()
-	await.Equal(t, "the sessions that wait for the lock of "+string(category), 2, func() int { return lockWaiters(t, pool, category) })
+	testkit.AwaitEqual(t, "the sessions that wait for the lock of "+string(category), 2, func() int { return lockWaiters(t, pool, category) })
 }

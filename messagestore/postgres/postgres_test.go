@@ -20,11 +20,9 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/report"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -42,7 +40,7 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
 			pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
-			store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+			store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 			category := storetest.Category(t)
 			stream := category.Stream("1")
 			message := messagestore.Envelope{
@@ -52,9 +50,9 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 
 			write(t, store, stream, messagestore.NoStream, message, opened())
 			require.True(t, write(t, store, stream, messagestore.NoStream, message).Duplicate)
-			require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened())), messagestore.ErrVersionConflict)
+			require.ErrorIs(t, testkit.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened())), messagestore.ErrVersionConflict)
 
-			page := must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10, Filter: messagestore.Filter{
+			page := testkit.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10, Filter: messagestore.Filter{
 				Types: []string{"Opened", `a"b`}, Correlation: "process", GroupSize: 1,
 			}}))(t)
 			require.Len(t, page.Messages, 1)
@@ -62,8 +60,8 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 			require.Equal(t, message.ID, page.Messages[0].ID)
 			require.Equal(t, time.UTC, page.Messages[0].Time.Location())
 			require.WithinDuration(t, time.Now(), page.Messages[0].Time, time.Minute)
-			require.Equal(t, messagestore.Version(1), must.Do(store.LastOfType(t.Context(), stream, "Opened"))(t).Position)
-			found := must.Do(store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}}))(t)
+			require.Equal(t, messagestore.Version(1), testkit.Do(store.LastOfType(t.Context(), stream, "Opened"))(t).Position)
+			found := testkit.Do(store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}}))(t)
 			require.Len(t, found, 1)
 		})
 	}
@@ -80,14 +78,14 @@ func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 		with(t, through.URL, "description_cache_capacity", "0"),
 	} {
 		pool := pgtest.Connect(t, with(t, where, "datestyle", "German", "timezone", "Asia/Kathmandu"))
-		store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+		store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 		stream, message := storetest.Category(t).Stream("1"), opened()
 		write(t, store, stream, messagestore.NoStream, message)
 		last, err := store.Last(t.Context(), stream)
 		require.NoError(t, err, where)
 		require.WithinDuration(t, time.Now(), last.Time, time.Minute)
 
-		found, err := must.New(postgres.New(pool, nil)).Find(t.Context(), stream, []uuid.UUID{message.ID})
+		found, err := testkit.Must(postgres.New(pool, nil)).Find(t.Context(), stream, []uuid.UUID{message.ID})
 		require.NoError(t, err, where)
 		require.Equal(t, []*messagestore.Message{last}, found)
 		resolved, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}})
@@ -100,7 +98,7 @@ func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 		require.Equal(t, last.Time, outside.Rows[0].Last)
 
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			inside := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
+			inside := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil))
 			again, err := inside.Last(t.Context(), stream)
 			require.NoError(t, err, where)
 			require.Equal(t, last, again)
@@ -118,7 +116,7 @@ func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 func TestCallsOverOneConnectionTakeTurns(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	store := must.New(messagestore.New(must.New(postgres.New(connect(t, pgtest.URL(t)), nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(connect(t, pgtest.URL(t)), nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 	const writers = 16
 	failures := make(chan error, 2*writers)
@@ -136,7 +134,7 @@ func TestCallsOverOneConnectionTakeTurns(t *testing.T) {
 	for err := range failures {
 		require.NoError(t, err)
 	}
-	require.Equal(t, messagestore.Version(writers-1), must.Do(store.Version(t.Context(), stream))(t))
+	require.Equal(t, messagestore.Version(writers-1), testkit.Do(store.Version(t.Context(), stream))(t))
 }
 
 // A transaction that was begun by hand is its giver's all the same: nothing is
@@ -146,24 +144,24 @@ func TestTransactionBegunByHandIsOne(t *testing.T) {
 	pool := pgtest.Pool(t)
 	conn := connect(t, pgtest.URL(t))
 	stream := storetest.Category(t).Stream("1")
-	must.Do(conn.Exec(t.Context(), "begin isolation level repeatable read; select"))(t)
-	must.Do(conn.Exec(t.Context(), "select dibs.stream_version('a-1')"))(t)
-	write(t, must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), stream, messagestore.NoStream, opened())
+	testkit.Do(conn.Exec(t.Context(), "begin isolation level repeatable read; select"))(t)
+	testkit.Do(conn.Exec(t.Context(), "select dibs.stream_version('a-1')"))(t)
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), stream, messagestore.NoStream, opened())
 
-	require.ErrorContains(t, must.ErrorOf(must.New(postgres.New(conn, nil)).Append(t.Context(), appendOne(stream, messagestore.AnyVersion))), "40001")
+	require.ErrorContains(t, testkit.ErrorOf(testkit.Must(postgres.New(conn, nil)).Append(t.Context(), appendOne(stream, messagestore.AnyVersion))), "40001")
 	require.Equal(t, byte('E'), conn.PgConn().TxStatus())
 }
 
 func TestDatabaseWithoutTheSchemaSaysSo(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Database(t))
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 
 	_, err := driver.Append(t.Context(), appendOne("account-1", messagestore.NoStream))
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	require.ErrorIs(t, must.ErrorOf(driver.Version(t.Context(), "account-1")), postgres.ErrNotMigrated)
-	require.ErrorIs(t, must.ErrorOf(driver.Find(t.Context(), "account-1", nil)), postgres.ErrNotMigrated)
+	require.ErrorIs(t, testkit.ErrorOf(driver.Version(t.Context(), "account-1")), postgres.ErrNotMigrated)
+	require.ErrorIs(t, testkit.ErrorOf(driver.Find(t.Context(), "account-1", nil)), postgres.ErrNotMigrated)
 }
 
 func TestSchemaThatIsNoneIsRefused(t *testing.T) {
@@ -171,20 +169,20 @@ func TestSchemaThatIsNoneIsRefused(t *testing.T) {
 	driver, err := postgres.New(pgtest.Pool(t), &postgres.Config{Schema: `a"; drop schema dibs; --`})
 	require.Nil(t, driver)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorIs(t, must.ErrorOf(postgres.Open(t.Context(), pgtest.URL(t), &postgres.Config{Schema: "pg_catalog"})), messagestore.ErrInvalid)
+	require.ErrorIs(t, testkit.ErrorOf(postgres.Open(t.Context(), pgtest.URL(t), &postgres.Config{Schema: "pg_catalog"})), messagestore.ErrInvalid)
 }
 
 func TestOpenedDriverOwnsItsPool(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := must.Do(postgres.Open(t.Context(), pgtest.URL(t), nil))(t)
-	store := must.New(messagestore.New(driver, nil))
+	driver := testkit.Do(postgres.Open(t.Context(), pgtest.URL(t), nil))(t)
+	store := testkit.Must(messagestore.New(driver, nil))
 	write(t, store, storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
 	require.NoError(t, store.Close())
 	require.NoError(t, store.Close())
 
-	require.Error(t, must.ErrorOf(store.Version(t.Context(), "account-1")))
-	require.NoError(t, must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)).Close(), "what is given is not closed")
+	require.Error(t, testkit.ErrorOf(store.Version(t.Context(), "account-1")))
+	require.NoError(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)).Close(), "what is given is not closed")
 	require.NoError(t, pool.Ping(t.Context()))
 }
 
@@ -219,7 +217,7 @@ func TestAURLWithAZeroIsRefused(t *testing.T) {
 		"postgres://u@127.0.0.1:1/d?application_name=a%00options%00-csearch_path=b", "postgres://u@127.0.0.1:1/d%00e", "postgres://u%00v@127.0.0.1:1/d",
 		"postgres://u@127.0.0.1:1/d?search%00_path=a",
 	} {
-		require.ErrorIs(t, must.ErrorOf(postgres.Open(t.Context(), u, nil)), messagestore.ErrInvalid, u)
+		require.ErrorIs(t, testkit.ErrorOf(postgres.Open(t.Context(), u, nil)), messagestore.ErrInvalid, u)
 	}
 }
 
@@ -240,7 +238,7 @@ func TestAConnectionInTheClearIsLogged(t *testing.T) {
 		"user=u database=d host=/var/run/postgresql sslmode=prefer": "",
 	} {
 		var log bytes.Buffer
-		require.Error(t, must.ErrorOf(postgres.Open(ctx, u, &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))})))
+		require.Error(t, testkit.ErrorOf(postgres.Open(ctx, u, &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))})))
 		require.Equal(t, host != "", strings.Contains(log.String(), "may not be encrypted"), "%s: %s", u, log.String())
 		require.Contains(t, log.String(), host)
 	}
@@ -251,7 +249,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	require.ErrorIs(t, must.ErrorOf(postgres.Open(ctx, pgtest.URL(t), nil)), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(postgres.Open(ctx, pgtest.URL(t), nil)), context.Canceled)
 }
 
 // A plan that was made for a table of one page, where reading all of it is cheapest,
@@ -259,24 +257,24 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 func TestNothingReadsTheWholeTable(t *testing.T) {
 	t.Parallel()
 	everything, schema := pgtest.Schema(t)
-	small := must.New(messagestore.New(must.New(postgres.New(everything, &postgres.Config{Schema: schema})), nil))
+	small := testkit.Must(messagestore.New(testkit.Must(postgres.New(everything, &postgres.Config{Schema: schema})), nil))
 	write(t, small, storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened())
-	must.Do(everything.Exec(t.Context(), "analyze "+schema+".messages"))(t)
+	testkit.Do(everything.Exec(t.Context(), "analyze "+schema+".messages"))(t)
 	config := everything.Config()
 	config.MaxConns = 1 // one session, and so one set of plans
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
-	store := must.New(messagestore.New(must.New(postgres.New(pool, &postgres.Config{Schema: schema})), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema})), nil))
 	stream := storetest.Category(t).Stream("1")
 
 	for range 30 {
 		message := opened()
 		write(t, store, stream, messagestore.AnyVersion, message)
 		write(t, store, stream, messagestore.AnyVersion, opened(), opened())
-		require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, message, opened())), messagestore.ErrIDConflict)
-		require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())), messagestore.ErrVersionConflict)
-		must.Do(store.Last(t.Context(), stream))(t)
-		must.Do(store.LastOfType(t.Context(), stream, "Opened"))(t)
+		require.ErrorIs(t, testkit.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, message, opened())), messagestore.ErrIDConflict)
+		require.ErrorIs(t, testkit.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())), messagestore.ErrVersionConflict)
+		testkit.Do(store.Last(t.Context(), stream))(t)
+		testkit.Do(store.LastOfType(t.Context(), stream, "Opened"))(t)
 		for _, filter := range []messagestore.Filter{{}, {Types: []string{"Opened"}}, {GroupSize: 2}} {
 			for _, err := range store.ReadCategory(t.Context(), stream.Category(), 0, filter) {
 				require.NoError(t, err)
@@ -285,11 +283,11 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 		for _, err := range store.ReadStreamBackwards(t.Context(), stream, messagestore.EndOfStream) {
 			require.NoError(t, err)
 		}
-		must.Do(store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}}))(t)
+		testkit.Do(store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}}))(t)
 	}
 
 	pool.Close() // its session reports its work
-	await.That(t, "the session's report of its reads", func() (bool, any) {
+	testkit.Await(t, "the session's report of its reads", func() (bool, any) {
 		var scans, reads int64
 		require.NoError(t, everything.QueryRow(t.Context(), "select seq_scan, idx_scan from pg_stat_user_tables where schemaname = $1 and relname = 'messages'", strings.Trim(schema, `"`)).Scan(&scans, &reads))
 		require.LessOrEqual(t, scans, int64(3), "one for each index that was built")
@@ -301,14 +299,14 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 func TestFilteredReaderAdvancesOverWhatItDoesNotWant(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	must.Do(pool.Exec(t.Context(), "insert into "+schema+`.messages (category, group_hash, stream_name, position, type, id)
+	testkit.Do(pool.Exec(t.Context(), "insert into "+schema+`.messages (category, group_hash, stream_name, position, type, id)
 		select 'a', n, 'a-' || n, 0, case n when 25000 then 'Wanted' else 'Other' end, gen_random_uuid() from generate_series(1, 25100) n`))(t)
-	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+	driver := testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema}))
 	q := messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{Types: []string{"Wanted"}}}
 	var nexts []messagestore.GlobalPosition
 	var wanted []*messagestore.Message
 	for more := true; more; {
-		page := must.Do(driver.ReadCategory(t.Context(), q))(t)
+		page := testkit.Do(driver.ReadCategory(t.Context(), q))(t)
 		nexts, wanted = append(nexts, page.Next), append(wanted, page.Messages...)
 		q.From, more = page.Next, page.More
 	}
@@ -341,10 +339,10 @@ func TestNilDatabaseIsRefused(t *testing.T) {
 // The server answers no connection. The first connection that it accepts is the test's own.
 func TestABadSchemaIsRefusedBeforeAnyConnection(t *testing.T) {
 	t.Parallel()
-	server := must.Do(net.Listen("tcp", "127.0.0.1:0"))(t)
+	server := testkit.Do(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer server.Close()
 	url := "postgres://dibs@" + server.Addr().String() + "/dibs?sslmode=disable&connect_timeout=1"
-	pool := must.Do(pgxpool.New(t.Context(), url))(t)
+	pool := testkit.Do(pgxpool.New(t.Context(), url))(t)
 	defer pool.Close()
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
@@ -356,15 +354,15 @@ func TestABadSchemaIsRefusedBeforeAnyConnection(t *testing.T) {
 		_, madeSQL := postgres.NewSQL(db, config)
 
 		for _, err := range []error{opened, made, madeSQL} {
-			invalid := must.As[*messagestore.InvalidError](t, err)
+			invalid := testkit.As[*messagestore.InvalidError](t, err)
 			require.Equal(t, "schema", invalid.Field, "%q", schema)
 			require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", schema)
 		}
 	}
 
-	own := must.Do(net.Dial("tcp", server.Addr().String()))(t)
+	own := testkit.Do(net.Dial("tcp", server.Addr().String()))(t)
 	defer own.Close()
-	first := must.Do(server.Accept())(t)
+	first := testkit.Do(server.Accept())(t)
 	defer first.Close()
 	require.Equal(t, own.LocalAddr().String(), first.RemoteAddr().String(), "a connection came before the test's own")
 }
@@ -373,34 +371,36 @@ func TestConformanceOverAPool(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	storetest.Run(t, storetest.Options{
-		Open: func(*testing.T) messagestore.Driver { return must.New(postgres.New(pool, nil)) },
+		Open: func(*testing.T) messagestore.Driver { return testkit.Must(postgres.New(pool, nil)) },
 		Reopen: func(t *testing.T, _ messagestore.Driver) messagestore.Driver {
-			return must.New(postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil))
+			return testkit.Must(postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil))
 		},
 		Beside: func(t *testing.T, _ messagestore.Driver) messagestore.Driver {
-			return must.New(postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil))
+			return testkit.Must(postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil))
 		},
 	})
 }
 
 func TestConformanceOverAConnection(t *testing.T) {
 	t.Parallel()
-	tier.NeedsLong(t)
+	testkit.NeedsLong(t)
 	pgtest.Pool(t)
 	storetest.Run(t, storetest.Options{
-		Open:    func(t *testing.T) messagestore.Driver { return must.New(postgres.New(connect(t, pgtest.URL(t)), nil)) },
+		Open: func(t *testing.T) messagestore.Driver {
+			return testkit.Must(postgres.New(connect(t, pgtest.URL(t)), nil))
+		},
 		OneUser: true, // a caller that leaves early leaves the connection closed
 	})
 }
 
 func TestConformanceInATransaction(t *testing.T) {
 	t.Parallel()
-	tier.TakesTurns(t, 3, 4)
+	testkit.TakesTurns(t, 3, 4)
 	pgtest.Pool(t)
 	storetest.Run(t, storetest.Options{
 		Open: func(t *testing.T) messagestore.Driver {
-			tx := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
-			return must.New(postgres.New(tx, nil))
+			tx := testkit.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
+			return testkit.Must(postgres.New(tx, nil))
 		},
 		OneUser: true,
 	})
@@ -409,7 +409,7 @@ func TestConformanceInATransaction(t *testing.T) {
 // connect returns a connection that is closed when the test ends, and with it its transaction.
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn := must.Do(pgx.Connect(t.Context(), url))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 	return conn
 }

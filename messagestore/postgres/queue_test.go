@@ -13,10 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -27,14 +26,14 @@ var mail = queuing.Queue{Name: "mail", Category: "mail"}
 func TestATakeThatReservesNothingSpendsNoTokens(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	driver := must.New(postgres.New(pool, nil))
-	store := must.New(messagestore.New(driver, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	for _, key := range []string{"a", "b", "c"} {
-		must.Do(store.Write(t.Context(), mail.Category.Stream(key), messagestore.NoStream, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
+		testkit.Do(store.Write(t.Context(), mail.Category.Stream(key), messagestore.NoStream, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
 	}
 	take := func(want int, finishes ...queuing.Finish) queuing.Taken {
 		t.Helper()
-		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
+		taken := testkit.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: mail, Policy: queuing.Policy{MaxFailures: 5, Rate: 0.001, Burst: 1}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
 		}))(t)
 		return taken
@@ -42,7 +41,7 @@ func TestATakeThatReservesNothingSpendsNoTokens(t *testing.T) {
 	first := take(1)
 	require.Len(t, first.Items, 1)
 	require.Empty(t, take(1).Items)
-	must.Do(pool.Exec(t.Context(), "update dibs.queue_heads set at = at - interval '2000 s'"))(t)
+	testkit.Do(pool.Exec(t.Context(), "update dibs.queue_heads set at = at - interval '2000 s'"))(t)
 	take(0, queuing.Finish{Delivery: first.Items[0].Delivery(), Kind: queuing.Complete})
 	require.Len(t, take(1).Items, 1, "the token of the time before it")
 }
@@ -51,10 +50,10 @@ func TestATakeThatReservesNothingSpendsNoTokens(t *testing.T) {
 func TestWhatIsHeldBehindAFinishedItemIsFoundAmongMany(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	take := func(want int, finishes ...queuing.Finish) queuing.Taken {
 		t.Helper()
-		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
+		taken := testkit.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
 		}))(t)
 		return taken
@@ -66,7 +65,7 @@ func TestWhatIsHeldBehindAFinishedItemIsFoundAmongMany(t *testing.T) {
 			for i := range records {
 				records[i] = messagestore.Encoded{ID: uuid.New(), Type: "Send", Data: []byte(`{}`)}
 			}
-			must.Do(driver.Append(t.Context(), messagestore.Append{Stream: mail.Category.Stream(key), Expected: messagestore.AnyVersion, Records: records}))(t)
+			testkit.Do(driver.Append(t.Context(), messagestore.Append{Stream: mail.Category.Stream(key), Expected: messagestore.AnyVersion, Records: records}))(t)
 			n -= len(records)
 		}
 	}
@@ -77,9 +76,9 @@ func TestWhatIsHeldBehindAFinishedItemIsFoundAmongMany(t *testing.T) {
 		out = append(out, take(1).Items...)
 	}
 	require.Empty(t, take(1).Items)
-	must.Do(driver.QueueFinish(t.Context(), mail, 1, []queuing.Delivery{out[1].Delivery()}))(t)
+	testkit.Do(driver.QueueFinish(t.Context(), mail, 1, []queuing.Delivery{out[1].Delivery()}))(t)
 
-	must.Do(pool.Exec(t.Context(), "update dibs.queue_heads set checked = checked - interval '1 hour'"))(t)
+	testkit.Do(pool.Exec(t.Context(), "update dibs.queue_heads set checked = checked - interval '1 hour'"))(t)
 
 	taken := take(1)
 	require.Len(t, taken.Items, 1)
@@ -90,17 +89,17 @@ func TestWhatIsHeldBehindAFinishedItemIsFoundAmongMany(t *testing.T) {
 func TestTicketsThatAreOverAreDropped(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	wait := func(session int64) {
 		t.Helper()
-		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
+		taken := testkit.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: session, Lease: time.Hour, Want: 1, Wait: time.Minute,
 		}))(t)
 		require.NotZero(t, taken.Ticket)
 	}
 	wait(1)
 	wait(2)
-	must.Do(pool.Exec(t.Context(), "update dibs.queue_tickets set until = until - interval '2 minutes'"))(t)
+	testkit.Do(pool.Exec(t.Context(), "update dibs.queue_tickets set until = until - interval '2 minutes'"))(t)
 	wait(3)
 	require.Equal(t, []int64{3}, pgtest.Value[[]int64](t, pool, "select array_agg(session) from dibs.queue_tickets"))
 }
@@ -116,11 +115,11 @@ func TestATakeReadsTheRowsOfItsItemsAndNoOthers(t *testing.T) {
 // requireTakeReads counts the rows that a take looks at when the queue has grown from so many to
 // thousands.
 func requireTakeReads(t *testing.T, before int) {
-	conn := must.Do(pgtest.Connect(t, pgtest.Migrated(t)).Acquire(t.Context()))(t)
+	conn := testkit.Do(pgtest.Connect(t, pgtest.Migrated(t)).Acquire(t.Context()))(t)
 	defer conn.Release()
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		must.Do(conn.Exec(t.Context(), sql, args...))(t)
+		testkit.Do(conn.Exec(t.Context(), sql, args...))(t)
 	}
 	insert := func(name string, keys, each int) {
 		t.Helper()
@@ -198,20 +197,20 @@ func TestACallThatWaitedForARemovalIsRefused(t *testing.T) {
 		},
 	} {
 		for _, free := range []bool{false, true} {
-			driver := must.New(postgres.New(pool, nil))
-			must.Do(driver.QueueRemove(t.Context(), queuing.Removal{Queue: mail, FreeName: true}))(t)
-			must.Do(driver.QueueTake(t.Context(), queuing.Take{Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour}))(t)
-			tx := must.Do(pool.Begin(t.Context()))(t)
-			must.Do(tx.Exec(t.Context(), "select dibs.queue_remove('mail', 'mail', true, $1)", free))(t)
-			conn := must.Do(pool.Acquire(t.Context()))(t)
-			called := await.Go(func() error { return call(must.New(postgres.New(conn.Conn(), nil))) })
+			driver := testkit.Must(postgres.New(pool, nil))
+			testkit.Do(driver.QueueRemove(t.Context(), queuing.Removal{Queue: mail, FreeName: true}))(t)
+			testkit.Do(driver.QueueTake(t.Context(), queuing.Take{Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour}))(t)
+			tx := testkit.Do(pool.Begin(t.Context()))(t)
+			testkit.Do(tx.Exec(t.Context(), "select dibs.queue_remove('mail', 'mail', true, $1)", free))(t)
+			conn := testkit.Do(pool.Acquire(t.Context()))(t)
+			called := testkit.Go(func() error { return call(testkit.Must(postgres.New(conn.Conn(), nil))) })
 			waitUntilBlocked(t, pool, conn.Conn().PgConn().PID())
 
 			require.NoError(t, tx.Commit(t.Context()))
 
 			require.ErrorIs(t, <-called, queuing.ErrRemoved, name)
 			conn.Release()
-			require.Empty(t, must.Do(driver.Queues(t.Context()))(t))
+			require.Empty(t, testkit.Do(driver.Queues(t.Context()))(t))
 			require.Zero(t, pgtest.Value[int](t, pool, "select count(*) from dibs.queue_heads"))
 		}
 	}
@@ -239,7 +238,7 @@ func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 		if strings.Contains(statement, "$1") {
 			args = []any{waiting}
 		}
-		require.NoError(t, must.ErrorOf(pool.Exec(t.Context(), statement, args...)), statement)
+		require.NoError(t, testkit.ErrorOf(pool.Exec(t.Context(), statement, args...)), statement)
 	}
 	const take = "select cardinality(positions) from dibs.queue_take('mail', 'mail', $1, $2, null, null, null, null, null, 10, 0, null, 5, false, null, null, null, null, array['Wake'])"
 	for _, call := range []struct {
@@ -252,9 +251,9 @@ func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 		{"a take that meets a session that is over", take, []any{3, 3_600_000_000}},
 	} {
 		if call.args[0] == 3 {
-			must.Do(pool.Exec(t.Context(), "update dibs.queue_sessions set until = now() - interval '0.5 s' where session = 2; update dibs.queue_heads set seen = now() - interval '1 h', wake = '-infinity'"))(t)
+			testkit.Do(pool.Exec(t.Context(), "update dibs.queue_sessions set until = now() - interval '0.5 s' where session = 2; update dibs.queue_heads set seen = now() - interval '1 h', wake = '-infinity'"))(t)
 		}
-		tx := must.Do(pool.Begin(t.Context()))(t)
+		tx := testkit.Do(pool.Begin(t.Context()))(t)
 		read := func() (rows int) {
 			require.NoError(t, tx.QueryRow(t.Context(), "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables where relname = 'queue_open'").Scan(&rows))
 			return rows
@@ -273,11 +272,11 @@ func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 func TestATakeReadsNoRowOfOtherKeys(t *testing.T) {
 	t.Parallel()
 	const waiting = 20_000
-	conn := must.New(pgtest.Connect(t, pgtest.Migrated(t)).Acquire(t.Context()))
+	conn := testkit.Must(pgtest.Connect(t, pgtest.Migrated(t)).Acquire(t.Context()))
 	defer conn.Release()
 	exec := func(statement string, args ...any) {
 		t.Helper()
-		require.NoError(t, must.ErrorOf(conn.Exec(t.Context(), statement, args...)), statement)
+		require.NoError(t, testkit.ErrorOf(conn.Exec(t.Context(), statement, args...)), statement)
 	}
 	insert := func(position, from, streams int) {
 		t.Helper()
@@ -318,12 +317,12 @@ func TestAStreamThatIsCancelledBeforeItIsMetIsNotOffered(t *testing.T) {
 	require.NoError(t, err)
 	var written []messagestore.Written
 	for _, name := range []string{"1", "2", "3"} {
-		w := must.Do(d.Append(t.Context(), record(turnsOf.Category.Stream(name))))(t)
+		w := testkit.Do(d.Append(t.Context(), record(turnsOf.Category.Stream(name))))(t)
 		written = append(written, w)
 	}
-	cancelled := must.Do(d.QueueChange(t.Context(), queuing.Change{Queue: turnsOf, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{written[1].GlobalPosition}}))(t)
+	cancelled := testkit.Do(d.QueueChange(t.Context(), queuing.Change{Queue: turnsOf, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{written[1].GlobalPosition}}))(t)
 	require.Len(t, cancelled, 1)
-	taken := must.Do(d.QueueTake(t.Context(), takeOf(7)))(t)
+	taken := testkit.Do(d.QueueTake(t.Context(), takeOf(7)))(t)
 	var offered []messagestore.GlobalPosition
 	for _, item := range taken.Items {
 		offered = append(offered, item.Message.GlobalPosition)
@@ -341,7 +340,7 @@ type rode struct {
 func worker(take queuing.Take) (stop *queuing.Stop, told <-chan rode) {
 	stop = queuing.NewStop()
 	stop.Wait(true)
-	answers := await.Go(func() rode {
+	answers := testkit.Go(func() rode {
 		call := <-stop.Calls()
 		stop.Wait(false)
 		ride := queuing.NewRide(take)
@@ -361,14 +360,14 @@ func takeOf(session int64) queuing.Take {
 func riders(t *testing.T) (*pgxpool.Pool, *postgres.Driver) {
 	t.Helper()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	return pool, must.New(postgres.New(pool, nil))
+	return pool, testkit.Must(postgres.New(pool, nil))
 }
 
 // waitLess has functions wait for a lock for half a second, where they wait for ten.
 func waitLess(t *testing.T, pool *pgxpool.Pool, functions ...string) {
 	t.Helper()
 	for _, name := range functions {
-		must.Do(pool.Exec(t.Context(), fmt.Sprintf("alter function dibs.%s set lock_timeout = '500ms'", name)))(t)
+		testkit.Do(pool.Exec(t.Context(), fmt.Sprintf("alter function dibs.%s set lock_timeout = '500ms'", name)))(t)
 	}
 }
 
@@ -400,7 +399,7 @@ func (s *statements) since() []string {
 func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 	t.Parallel()
 	pool, d := riders(t)
-	must.Do(pool.Exec(t.Context(), `
+	testkit.Do(pool.Exec(t.Context(), `
 		create table public.seen (position bigint, xid xid8);
 		create function public.see() returns trigger language plpgsql security definer as $$
 		begin
@@ -413,7 +412,7 @@ func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 		stop, told := worker(takeOf(7))
 		written, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream(name)))
 		require.NoError(t, err)
-		taken := await.Receive(t, "the take", told)
+		taken := testkit.Receive(t, "the take", told)
 		require.NoError(t, taken.err)
 		require.Len(t, taken.Items, 1)
 		m := taken.Items[0].Message
@@ -425,7 +424,7 @@ func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 		require.NoError(t, pool.QueryRow(t.Context(), "select count(*), count(distinct xid) from public.seen where position = $1", written.GlobalPosition).Scan(&rows, &transactions))
 		require.Equal(t, []int{2, 1}, []int{rows, transactions}, "the message and its row, in one transaction")
 	}
-	require.Empty(t, must.Do(d.QueueTake(t.Context(), takeOf(8)))(t).Items)
+	require.Empty(t, testkit.Do(d.QueueTake(t.Context(), takeOf(8)))(t).Items)
 	require.Equal(t, 2, pgtest.Value[int](t, pool, "select count(*) from dibs.queue_open where session = 7 and state = 'o'"))
 }
 
@@ -441,22 +440,22 @@ func TestAWriteIsWrittenThoughTheTakeThatGoesWithItIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, written.Version)
 	require.False(t, written.Duplicate)
-	require.ErrorIs(t, await.Receive(t, "the take", told).err, queuing.ErrAlone)
+	require.ErrorIs(t, testkit.Receive(t, "the take", told).err, queuing.ErrAlone)
 }
 
 // Nor does it wait for the queue's lock, but as long as the take would.
 func TestAWriteIsWrittenThoughTheQueueIsStuck(t *testing.T) {
 	t.Parallel()
 	pool, d := riders(t)
-	other := must.Do(pool.Begin(t.Context()))(t)
+	other := testkit.Do(pool.Begin(t.Context()))(t)
 	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
-	must.Do(other.Exec(t.Context(), "select dibs.queue_lock('turns', 'turns', true)"))(t)
+	testkit.Do(other.Exec(t.Context(), "select dibs.queue_lock('turns', 'turns', true)"))(t)
 	waitLess(t, pool, "queue_take")
 	stop, told := worker(takeOf(7))
 	written, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
 	require.NoError(t, err)
 	require.False(t, written.Duplicate)
-	require.ErrorIs(t, await.Receive(t, "the take", told).err, queuing.ErrAlone)
+	require.ErrorIs(t, testkit.Receive(t, "the take", told).err, queuing.ErrAlone)
 }
 
 // A write that is refused has its own answer, and the take another.
@@ -465,12 +464,12 @@ func TestATakeGoesWithAWriteThatConflicts(t *testing.T) {
 	_, d := riders(t)
 	first := record(turnsOf.Category.Stream("1"))
 	first.Expected = messagestore.NoStream
-	must.Do(d.Append(t.Context(), first))(t)
+	testkit.Do(d.Append(t.Context(), first))(t)
 	again := record(turnsOf.Category.Stream("1"))
 	again.Expected = messagestore.NoStream
 	stop, told := worker(takeOf(7))
-	require.ErrorIs(t, must.ErrorOf(d.Append(queuing.WithStop(t.Context(), stop), again)), messagestore.ErrVersionConflict)
-	taken := await.Receive(t, "the take", told)
+	require.ErrorIs(t, testkit.ErrorOf(d.Append(queuing.WithStop(t.Context(), stop), again)), messagestore.ErrVersionConflict)
+	taken := testkit.Receive(t, "the take", told)
 	require.NoError(t, taken.err)
 	require.Len(t, taken.Items, 1)
 }
@@ -479,14 +478,14 @@ func TestATakeGoesWithAWriteThatConflicts(t *testing.T) {
 func TestATakeThatWaitsWithItsWriteIsToldThatItWentAlone(t *testing.T) {
 	t.Parallel()
 	var sent statements
-	config := must.New(pgxpool.ParseConfig(pgtest.Migrated(t)))
+	config := testkit.Must(pgxpool.ParseConfig(pgtest.Migrated(t)))
 	config.ConnConfig.Tracer = &sent
-	pool := must.New(pgxpool.NewWithConfig(t.Context(), config))
+	pool := testkit.Must(pgxpool.NewWithConfig(t.Context(), config))
 	t.Cleanup(pool.Close)
-	d := must.New(postgres.New(pool, nil))
-	other := must.Do(pool.Begin(t.Context()))(t)
+	d := testkit.Must(postgres.New(pool, nil))
+	other := testkit.Do(pool.Begin(t.Context()))(t)
 	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
-	must.Do(other.Exec(t.Context(), "select dibs.lock_category('turns')"))(t)
+	testkit.Do(other.Exec(t.Context(), "select dibs.lock_category('turns')"))(t)
 	waitLess(t, pool, "wait_for_category", "append_each", "append_one")
 	sent.since()
 	stop, told := worker(takeOf(7))
@@ -494,7 +493,7 @@ func TestATakeThatWaitsWithItsWriteIsToldThatItWentAlone(t *testing.T) {
 	require.Error(t, err)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.Len(t, sent.since(), 1, "the lock is waited for once")
-	require.ErrorIs(t, await.Receive(t, "the take", told).err, queuing.ErrAlone)
+	require.ErrorIs(t, testkit.Receive(t, "the take", told).err, queuing.ErrAlone)
 }
 
 // If the answer is lost, neither the writer nor the worker knows.
@@ -502,12 +501,12 @@ func TestAWriteAndItsTakeShareAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	pool, d := riders(t)
 	require.NoError(t, pool.Ping(t.Context()))
-	must.Do(pool.Exec(t.Context(), `
+	testkit.Do(pool.Exec(t.Context(), `
 		create function public.cut() returns trigger language plpgsql security definer as $$ begin perform pg_terminate_backend(pg_backend_pid()); return null; end $$;
 		create trigger cut after insert on dibs.queue_open for each row execute function public.cut()`))(t)
 	stop, told := worker(takeOf(7))
 	_, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
-	taken := await.Receive(t, "the take", told)
+	taken := testkit.Receive(t, "the take", told)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, taken.err, messagestore.ErrOutcomeUnknown)
 }

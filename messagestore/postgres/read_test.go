@@ -16,9 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -28,11 +27,11 @@ import (
 // tables that other tests create and drop may make it plan anew.
 func TestAPlanThatWasMadeForAnEmptyTableReadsNoMoreThanItHasTo(t *testing.T) {
 	pool, schema := pgtest.Schema(t)
-	conn := must.Do(pool.Acquire(t.Context()))(t)
+	conn := testkit.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		must.Do(conn.Exec(t.Context(), strings.ReplaceAll(sql, "dibs.", schema+"."), args...))(t)
+		testkit.Do(conn.Exec(t.Context(), strings.ReplaceAll(sql, "dibs.", schema+"."), args...))(t)
 	}
 	id := uuid.New()
 	calls := map[string]struct {
@@ -69,7 +68,7 @@ func TestAPlanThatWasMadeForAnEmptyTableReadsNoMoreThanItHasTo(t *testing.T) {
 	for name, call := range calls {
 		exec("begin")
 		rows, scans := looked()
-		messages := must.Do(conn.Exec(t.Context(), strings.ReplaceAll(call.sql, "dibs.", schema+".")))(t)
+		messages := testkit.Do(conn.Exec(t.Context(), strings.ReplaceAll(call.sql, "dibs.", schema+".")))(t)
 		rowsAfter, scansAfter := looked()
 		exec("rollback")
 
@@ -84,16 +83,16 @@ func TestAPlanThatWasMadeForAnEmptyTableReadsNoMoreThanItHasTo(t *testing.T) {
 func TestAFilteredPageSaysHowFarItHasLooked(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+	driver := testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema}))
 	insert := func(first, last int, category, messageType string) {
 		t.Helper()
-		must.Do(pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type, data)
+		testkit.Do(pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type, data)
 			select gen_random_uuid(), $3::text, n, $3 || '-' || n, 0, n, $4, '{}' from generate_series($1::bigint, $2) n`, first, last, category, messageType))(t)
 	}
 	// The messages' global positions are read, and where to go on, and whether there is more.
 	requirePage := func(category messagestore.Category, from messagestore.GlobalPosition, limit int, filter messagestore.Filter, next messagestore.GlobalPosition, more bool, want ...messagestore.GlobalPosition) {
 		t.Helper()
-		page := must.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: limit, Filter: filter}))(t)
+		page := testkit.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: limit, Filter: filter}))(t)
 		var got []messagestore.GlobalPosition
 		for _, m := range page.Messages {
 			got = append(got, m.GlobalPosition)
@@ -141,7 +140,7 @@ func TestAFilteredPageSaysHowFarItHasLooked(t *testing.T) {
 func TestWhatFiltersNothingIsNoFilter(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	must.Do(pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, type, data)
+	testkit.Do(pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, type, data)
 		select gen_random_uuid(), 'a', n, 'a-' || n, 0, 'T', '{}' from generate_series(1, 5) n`))(t)
 	for _, limit := range []int{1, 4, 5, 6} {
 		for _, from := range []int{0, 1, 3, 5, 6, 100} {
@@ -163,19 +162,19 @@ type hidden struct{ postgres.DB }
 func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, &postgres.Config{Schema: schema})), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema})), nil))
 	full := messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(`{"a": "é\n", "b":[1.10]}`)}, Metadata: messagestore.Metadata{
 		CausationStream: "b-1", CausationPosition: 3, CausationGlobalPosition: 4, Properties: messagestore.Properties{"n": json.Number("1.10")},
 	}}
-	must.Do(store.Write(t.Context(), "a-1", messagestore.NoStream, full, messagestore.Raw{Type: "Closed", Data: json.RawMessage(`{}`)}))(t)
+	testkit.Do(store.Write(t.Context(), "a-1", messagestore.NoStream, full, messagestore.Raw{Type: "Closed", Data: json.RawMessage(`{}`)}))(t)
 	// Messages that clients of message-db may have written.
 	odd := uuid.New()
-	must.Do(pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, type, data, metadata, time) values
+	testkit.Do(pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, type, data, metadata, time) values
 		($1, 'a', 0, 'a-1', 2, '', null, null, 'infinity'), (gen_random_uuid(), 'a', 0, 'a-2', 0, 'Opened', '[]', 'null', '-infinity'),
 		(gen_random_uuid(), 'a', 0, 'a-2', 1, 'Opened', ' {} ', '{"causationMessageStreamName": 7}', '0001-01-01 00:00:00.000001+00 BC'),
 		(gen_random_uuid(), 'a', 0, 'a-2', 2, 'Opened', null, null, '2026-01-02 03:04:05.678901+02')`, odd))(t)
 	// Positions of as many digits as a number has bytes.
-	must.Do(pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type) values
+	testkit.Do(pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type) values
 		(gen_random_uuid(), 'a', 0, 'a-2', 87654321, 12345677, 'Opened')`))(t)
 
 	type answers struct {
@@ -185,19 +184,19 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 	}
 	read := func(d messagestore.Driver) (a answers) {
 		for stream, into := range map[messagestore.StreamName]*[]*messagestore.Message{"a-1": &a.one, "a-2": &a.two, "a-none": &a.none} {
-			*into = must.Do(d.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 10}))(t)
+			*into = testkit.Do(d.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 10}))(t)
 		}
 		for _, filter := range []messagestore.Filter{{}, {Types: []string{"Opened"}}, {Types: []string{"none"}}} {
 			for _, limit := range []int{4, 100} {
-				page := must.Do(d.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit, Filter: filter}))(t)
+				page := testkit.Do(d.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit, Filter: filter}))(t)
 				a.pages = append(a.pages, page)
 			}
 		}
-		a.last = must.Do(d.Last(t.Context(), "a-2", ""))(t)
-		a.found = must.Do(d.Find(t.Context(), "a-1", []uuid.UUID{full.ID, odd}))(t)
+		a.last = testkit.Do(d.Last(t.Context(), "a-2", ""))(t)
+		a.found = testkit.Do(d.Find(t.Context(), "a-1", []uuid.UUID{full.ID, odd}))(t)
 		return a
 	}
-	want := read(must.New(postgres.New(pool, &postgres.Config{Schema: schema})))
+	want := read(testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema})))
 	first, second := want.one, want.two
 	require.Len(t, first, 3)
 	require.Equal(t, full.ID, first[0].ID)
@@ -218,15 +217,15 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 			if mode == pgx.QueryExecModeCacheDescribe && descriptions == 0 {
 				continue // pgx refuses that itself
 			}
-			c := must.Do(pgx.ParseConfig(pool.Config().ConnString()))(t)
+			c := testkit.Do(pgx.ParseConfig(pool.Config().ConnString()))(t)
 			c.DefaultQueryExecMode, c.DescriptionCacheCapacity = mode, descriptions
-			conn := must.Do(pgx.ConnectConfig(t.Context(), c))(t)
-			require.Equal(t, want, read(must.New(postgres.New(conn, config))), "%v", mode)
-			tx := must.Do(conn.Begin(t.Context()))(t)
-			require.Equal(t, want, read(must.New(postgres.New(tx, config))), "%v in a transaction", mode)
+			conn := testkit.Do(pgx.ConnectConfig(t.Context(), c))(t)
+			require.Equal(t, want, read(testkit.Must(postgres.New(conn, config))), "%v", mode)
+			tx := testkit.Do(conn.Begin(t.Context()))(t)
+			require.Equal(t, want, read(testkit.Must(postgres.New(tx, config))), "%v in a transaction", mode)
 			require.NoError(t, tx.Rollback(t.Context()))
 			if mode == pgx.QueryExecModeExec {
-				require.Equal(t, want, read(must.New(postgres.New(hidden{conn}, config))), "%v of a connection that is not found", mode)
+				require.Equal(t, want, read(testkit.Must(postgres.New(hidden{conn}, config))), "%v of a connection that is not found", mode)
 			}
 			require.NoError(t, conn.Close(context.WithoutCancel(t.Context())))
 		}
@@ -236,14 +235,14 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 // Its connection may be another's by then.
 func TestTransactionThatHasEndedReadsNothing(t *testing.T) {
 	t.Parallel()
-	tx := must.Do(pgtest.Pool(t).Begin(t.Context()))(t)
-	driver := must.New(postgres.New(tx, nil))
+	tx := testkit.Do(pgtest.Pool(t).Begin(t.Context()))(t)
+	driver := testkit.Must(postgres.New(tx, nil))
 	stream := storetest.Category(t).Stream("1")
-	must.Do(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1}))(t)
+	testkit.Do(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1}))(t)
 
 	require.NoError(t, tx.Rollback(t.Context()))
-	require.ErrorIs(t, must.ErrorOf(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1})), pgx.ErrTxClosed)
-	require.ErrorIs(t, must.ErrorOf(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 1})), pgx.ErrTxClosed)
+	require.ErrorIs(t, testkit.ErrorOf(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1})), pgx.ErrTxClosed)
+	require.ErrorIs(t, testkit.ErrorOf(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 1})), pgx.ErrTxClosed)
 }
 
 // A limit is sent as an integer of four bytes, which must not make a good one of it.
@@ -251,26 +250,26 @@ func TestLimitThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	for _, limit := range []int{0, -1, 10_001, 1<<32 + 5, -1<<32 + 5} {
-		driver := must.New(postgres.New(pool, nil))
-		require.ErrorContains(t, must.ErrorOf(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "a-1", Limit: limit})), "invalid limit", "%d", limit)
-		require.ErrorContains(t, must.ErrorOf(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit})), "invalid limit", "%d", limit)
+		driver := testkit.Must(postgres.New(pool, nil))
+		require.ErrorContains(t, testkit.ErrorOf(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "a-1", Limit: limit})), "invalid limit", "%d", limit)
+		require.ErrorContains(t, testkit.ErrorOf(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit})), "invalid limit", "%d", limit)
 	}
 }
 
 // A message does not change while other messages are changed and the connection is reused.
 func TestMessagesShareNothing(t *testing.T) {
 	t.Parallel()
-	pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	category, driver := storetest.Category(t), must.New(postgres.New(pool, nil))
+	pool := testkit.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	category, driver := storetest.Category(t), testkit.Must(postgres.New(pool, nil))
 	for i := range 3 {
 		bodies := make([]messagestore.Body, 100)
 		for n := range bodies {
 			bodies[n] = opened()
 		}
-		write(t, must.New(messagestore.New(driver, nil)), category.Stream(fmt.Sprint(i)), messagestore.NoStream, bodies...)
+		write(t, testkit.Must(messagestore.New(driver, nil)), category.Stream(fmt.Sprint(i)), messagestore.NoStream, bodies...)
 	}
-	page := must.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 1000}))(t)
+	page := testkit.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 1000}))(t)
 	require.Len(t, page.Messages, 300)
 	before := fmt.Sprintf("%+v", values(page.Messages))
 
@@ -278,7 +277,7 @@ func TestMessagesShareNothing(t *testing.T) {
 		_ = append(m.Data, "overwritten"...)
 	}
 	for i := range 3 {
-		must.Do(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: category.Stream(fmt.Sprint(i)), Limit: 100}))(t)
+		testkit.Do(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: category.Stream(fmt.Sprint(i)), Limit: 100}))(t)
 	}
 	require.Equal(t, before, fmt.Sprintf("%+v", values(page.Messages)))
 }
@@ -296,14 +295,14 @@ func TestAPageOfLargeMessagesEndsEarly(t *testing.T) {
 	t.Parallel()
 	const messages, size, pageBytes = 50, 700_000, 16 << 20
 	category := storetest.Category(t)
-	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Pool(t), nil)), nil))
 	body := messagestore.Raw{Type: "T", Data: json.RawMessage(fmt.Sprintf(`{"note": %q}`, strings.Repeat("x", size)))}
 	for range messages / 10 {
-		must.Do(store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, body, body, body, body, body, body, body, body, body, body))(t)
+		testkit.Do(store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, body, body, body, body, body, body, body, body, body, body))(t)
 	}
 	q := messagestore.CategoryQuery{Category: category, Limit: messages}
 	for _, want := range []int{23, 23, 4} {
-		page := must.Do(store.ReadCategoryPage(t.Context(), q))(t)
+		page := testkit.Do(store.ReadCategoryPage(t.Context(), q))(t)
 		require.Len(t, page.Messages, want)
 		require.LessOrEqual(t, want*len(body.Data), pageBytes)
 		require.Equal(t, page.Messages[want-1].GlobalPosition+1, page.Next)
@@ -328,30 +327,30 @@ func pageFaults(t *testing.T, pid uint32) int {
 	}
 	const minorFaults = 7 // behind the name: see proc(5)
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	return must.Do(strconv.Atoi(fields[minorFaults]))(t)
+	return testkit.Do(strconv.Atoi(fields[minorFaults]))(t)
 }
 
 // glibc gives the memory of a page's result back to the system behind each statement.
 func TestASessionKeepsTheMemoryOfAPageForTheNext(t *testing.T) {
 	t.Parallel()
 	category := storetest.Category(t)
-	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Pool(t), nil)), nil))
 	body := messagestore.Raw{Type: "T", Data: json.RawMessage(fmt.Sprintf(`{"note": %q}`, strings.Repeat("x", 300)))}
 	bodies := make([]messagestore.Body, 1000)
 	for i := range bodies {
 		bodies[i] = body
 	}
-	must.Do(store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, bodies...))(t)
+	testkit.Do(store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, bodies...))(t)
 	perPage := func(config *postgres.Config) int {
 		pool, pid := pgtest.PoolOfOne(t, nil)
-		store := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil))
+		store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, config)), nil))
 		const pages = 20
 		before := 0
 		for i := range 2 * pages {
 			if i == pages { // by now it has what it keeps
 				before = pageFaults(t, pid)
 			}
-			require.Len(t, must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: len(bodies)}))(t).Messages, len(bodies))
+			require.Len(t, testkit.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: len(bodies)}))(t).Messages, len(bodies))
 		}
 		return (pageFaults(t, pid) - before) / pages
 	}
@@ -370,9 +369,9 @@ func TestStreamWithoutIdentifierIsOneMembers(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	category := storetest.Category(t)
-	must.Do(pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+	testkit.Do(pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
 		values (dibs.category($1), dibs.group_hash($1), $1, 0, 'Opened', gen_random_uuid(), '{}')`, string(category)))(t)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 
 	for _, size := range []int{1, 2, 3, 64} {
 		var members []int

@@ -14,11 +14,9 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -30,7 +28,7 @@ import (
 // cancelWait cancels a commit's wait for a standby once there is one.
 func cancelWait(t *testing.T, adm *pgx.Conn) {
 	t.Helper()
-	await.True(t, "a commit that waits for a standby", func() bool {
+	testkit.AwaitTrue(t, "a commit that waits for a standby", func() bool {
 		return pgtest.Value[bool](t, adm, "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'")
 	})
 }
@@ -41,17 +39,17 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 	url := ownServer.Alone(t)
 	adm := connect(t, url)
 	through := pgtest.PgBouncer(t, url)
-	config := must.Do(pgxpool.ParseConfig(url))(t)
+	config := testkit.Do(pgxpool.ParseConfig(url))(t)
 	noticed := 0
 	config.ConnConfig.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) { noticed++ }
 	postgres.WatchReplication(config.ConnConfig)
-	own := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", own.Close)
+	own := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", own.Close)
 	setOnServer(t, adm, "synchronous_standby_names", "nobody")
 
 	for name, driver := range map[string]*postgres.Driver{
 		"a pool of the driver's own": open(t, url),
-		"a pool that is watched":     must.New(postgres.New(own, nil)),
+		"a pool that is watched":     testkit.Must(postgres.New(own, nil)),
 		"through PgBouncer":          open(t, through.URL),
 	} {
 		lost := make(chan error, 1)
@@ -61,12 +59,12 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 			lost <- err
 		}()
 		cancelWait(t, adm)
-		err := await.Receive(t, "the end of the write", lost)
+		err := testkit.Receive(t, "the end of the write", lost)
 		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, name)
 		require.ErrorContains(t, err, "standby", name)
 
 		// The connection is as good as before.
-		require.NoError(t, must.ErrorOf(driver.Version(t.Context(), stream)), name)
+		require.NoError(t, testkit.ErrorOf(driver.Version(t.Context(), stream)), name)
 	}
 	require.Equal(t, 1, noticed, "who wants to see notices does")
 }
@@ -103,7 +101,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	url := ownServer.Alone(t)
 	adm := connect(t, url)
 	driver := open(t, url)
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	stream := storetest.Category(t).Stream("1")
 	a := appendOne(stream, messagestore.NoStream)
 	setOnServer(t, adm, "synchronous_standby_names", "nobody")
@@ -121,9 +119,9 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 		return err
 	}
 	for _, call := range []func() error{again, asked, again, conflict} {
-		done := await.Go(func() error { return call() })
+		done := testkit.Go(func() error { return call() })
 		cancelWait(t, adm)
-		err := await.Receive(t, "the end of the call", done)
+		err := testkit.Receive(t, "the end of the call", done)
 		require.Error(t, err)
 		require.NotErrorIs(t, err, messagestore.ErrNotWritten)
 		require.NotErrorIs(t, err, messagestore.ErrVersionConflict)
@@ -134,7 +132,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	}
 
 	setOnServer(t, adm, "synchronous_standby_names", "") // as if the standby were there
-	require.Equal(t, messagestore.Version(0), must.Do(store.Resolve(t.Context(), lost))(t)[0].Version)
+	require.Equal(t, messagestore.Version(0), testkit.Do(store.Resolve(t.Context(), lost))(t)[0].Version)
 	require.NoError(t, again())
 }
 
@@ -145,14 +143,14 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 	url := ownServer.Alone(t)
 	conn := connect(t, url)
 	driver := open(t, url)
-	config := must.Do(pgxpool.ParseConfig(url))(t)
+	config := testkit.Do(pgxpool.ParseConfig(url))(t)
 	postgres.WatchReplication(config.ConnConfig)
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	adm := must.New(admin.New(pool, nil))
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	adm := testkit.Must(admin.New(pool, nil))
 	category := storetest.Category(t)
 	for _, id := range []string{"trimmed", "deleted", "erased"} {
-		write(t, must.New(messagestore.New(driver, nil)), category.Stream(id), messagestore.NoStream, opened(), opened(), opened())
+		write(t, testkit.Must(messagestore.New(driver, nil)), category.Stream(id), messagestore.NoStream, opened(), opened(), opened())
 	}
 	setOnServer(t, conn, "synchronous_standby_names", "nobody")
 	calls := map[string]func() error{
@@ -182,7 +180,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 		require.NoError(t, call(), name)
 	}
 	for _, id := range []string{"deleted", "erased"} {
-		deleted := must.Do(adm.Delete(t.Context(), category.Stream(id), 2, &retention.DeleteOptions{EraseName: id == "erased"}))(t)
+		deleted := testkit.Do(adm.Delete(t.Context(), category.Stream(id), 2, &retention.DeleteOptions{EraseName: id == "erased"}))(t)
 		require.True(t, deleted.Already)
 		require.Equal(t, int64(3), deleted.Messages)
 	}
@@ -191,9 +189,9 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 // cancelWaits makes a call, and cancels every wait for a standby until it has ended.
 func cancelWaits(t *testing.T, adm *pgx.Conn, call func() error) (ended error) {
 	t.Helper()
-	done := await.Go(func() error { return call() })
-	await.True(t, "the end of the call", func() bool {
-		must.Do(adm.Exec(t.Context(), "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'"))(t)
+	done := testkit.Go(func() error { return call() })
+	testkit.AwaitTrue(t, "the end of the call", func() bool {
+		testkit.Do(adm.Exec(t.Context(), "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'"))(t)
 		select {
 		case ended = <-done:
 			return true
@@ -206,39 +204,39 @@ func cancelWaits(t *testing.T, adm *pgx.Conn, call func() error) (ended error) {
 
 func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 	t.Parallel()
-	tier.NeedsLong(t)
+	testkit.NeedsLong(t)
 	url := ownServer.Alone(t)
 	setOnServer(t, connect(t, url), "synchronous_standby_names", "nobody")
 	var log bytes.Buffer
 	config := &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))}
 	stream := storetest.Category(t).Stream("1")
 
-	driver := must.Do(postgres.Open(t.Context(), url, config))(t)
+	driver := testkit.Do(postgres.Open(t.Context(), url, config))(t)
 	require.NoError(t, driver.Close())
-	must.Do(must.New(postgres.New(pgtest.Connect(t, with(t, url, "synchronous_commit", "local")), config)).Version(t.Context(), stream))(t)
+	testkit.Do(testkit.Must(postgres.New(pgtest.Connect(t, with(t, url, "synchronous_commit", "local")), config)).Version(t.Context(), stream))(t)
 	require.Empty(t, log.String())
 
-	must.Do(must.New(postgres.New(pgtest.Connect(t, url), config)).Version(t.Context(), stream))(t)
+	testkit.Do(testkit.Must(postgres.New(pgtest.Connect(t, url), config)).Version(t.Context(), stream))(t)
 	require.Contains(t, log.String(), "WatchReplication")
 }
 
 // A write that a group conflicts with may be on this server only.
 func TestConflictsOfAGroupAreToldOnceTheStandbyHasWhatIsInTheirWay(t *testing.T) {
 	t.Parallel()
-	tier.NeedsLong(t)
+	testkit.NeedsLong(t)
 	url := ownServer.Alone(t)
 	adm := connect(t, url)
 	driver := open(t, url)
 	stream := storetest.Category(t).Stream("1")
-	must.Do(driver.Append(t.Context(), appendOne(stream, messagestore.NoStream)))(t)
+	testkit.Do(driver.Append(t.Context(), appendOne(stream, messagestore.NoStream)))(t)
 	setOnServer(t, adm, "synchronous_standby_names", "nobody")
-	done := await.Go(func() []postgres.Answer {
+	done := testkit.Go(func() []postgres.Answer {
 		return driver.AppendEach(t.Context(), []messagestore.Append{appendOne(stream, messagestore.NoStream), appendOne(stream, messagestore.NoStream)})
 	})
 
 	cancelWait(t, adm)
 
-	for _, answer := range await.Receive(t, "the end of the call", done) {
+	for _, answer := range testkit.Receive(t, "the end of the call", done) {
 		require.ErrorIs(t, answer.Err, messagestore.ErrOutcomeUnknown)
 	}
 }
@@ -248,7 +246,7 @@ func moving(t *testing.T, url string) (pool *pgxpool.Pool, to func(url string)) 
 	t.Helper()
 	var target atomic.Pointer[string]
 	target.Store(&url)
-	config := must.Do(pgxpool.ParseConfig(url))(t)
+	config := testkit.Do(pgxpool.ParseConfig(url))(t)
 	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		there, err := pgx.ParseConfig(*target.Load())
 		if err == nil {
@@ -256,8 +254,8 @@ func moving(t *testing.T, url string) (pool *pgxpool.Pool, to func(url string)) 
 		}
 		return err
 	}
-	pool = must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	pool = testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return pool, func(url string) { target.Store(&url) }
 }
 
@@ -280,36 +278,36 @@ func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 	old := ownServer.Together(t)
 	promoted := pgtest.Standby(t, old)
 	pool, to := moving(t, old)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 	write(t, store, stream, messagestore.NoStream, opened())
 	left := open(t, old)
-	stays := must.Do(pool.Acquire(t.Context()))(t)
+	stays := testkit.Do(pool.Acquire(t.Context()))(t)
 	defer stays.Release()
 
 	promote(t, promoted)
 	to(promoted)
 	write(t, store, stream, messagestore.AnyVersion, opened()) // on a connection of its own, which is kept
-	moved := must.Do(pool.Acquire(t.Context()))(t)
+	moved := testkit.Do(pool.Acquire(t.Context()))(t)
 	defer moved.Release()
 	stays.Release()
 
-	requireLeft(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
+	requireLeft(t, testkit.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
 	moved.Release()
 	write(t, store, stream, messagestore.AnyVersion, opened())
 
 	// The old one is reached again.
 	to(old)
 	pool.Reset()
-	requireLeft(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
-	requireLeft(t, must.ErrorOf(store.Version(t.Context(), stream)))
+	requireLeft(t, testkit.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
+	requireLeft(t, testkit.ErrorOf(store.Version(t.Context(), stream)))
 	version, err := left.Version(t.Context(), stream)
 	require.NoError(t, err, "who has never been on another takes it")
 	require.Equal(t, messagestore.Version(0), version, "nothing was written there")
 
 	to(promoted)
 	write(t, store, stream, messagestore.AnyVersion, opened())
-	version = must.Do(store.Version(t.Context(), stream))(t)
+	version = testkit.Do(store.Version(t.Context(), stream))(t)
 	require.GreaterOrEqual(t, version, messagestore.Version(2))
 }
 
@@ -319,20 +317,20 @@ func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction
 	old := ownServer.Together(t)
 	promoted := pgtest.Standby(t, old)
 	pool, to := moving(t, old)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 	acquire := func() *pgxpool.Conn {
-		conn := must.Do(pool.Acquire(t.Context()))(t)
+		conn := testkit.Do(pool.Acquire(t.Context()))(t)
 		t.Cleanup(conn.Release)
 		return conn
 	}
 	first, second := acquire(), acquire()
 	require.NoError(t, pgx.BeginFunc(t.Context(), first, func(tx pgx.Tx) error {
-		write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.NoStream, opened())
+		write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)), stream, messagestore.NoStream, opened())
 		return nil
 	}))
 	exec(t, second.Conn(), "begin") // by hand
-	write(t, must.New(messagestore.New(must.New(postgres.New(second, nil)), nil)), stream, 0, opened())
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(second, nil)), nil)), stream, 0, opened())
 	exec(t, second.Conn(), "commit")
 
 	promote(t, promoted)
@@ -341,7 +339,7 @@ func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction
 	moved := acquire()
 	for _, stays := range []*pgxpool.Conn{first, second} {
 		stays.Release()
-		requireLeft(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
+		requireLeft(t, testkit.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
 	}
 
 	moved.Release()
@@ -350,12 +348,12 @@ func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction
 
 func TestAnEpochIsOfTheServerAndItsTimeline(t *testing.T) {
 	t.Parallel()
-	adm, writer := must.New(postgres.New(pgtest.Pool(t), nil)), must.New(postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil))
+	adm, writer := testkit.Must(postgres.New(pgtest.Pool(t), nil)), testkit.Must(postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil))
 
-	epoch := must.Do(adm.Epoch(t.Context()))(t)
+	epoch := testkit.Do(adm.Epoch(t.Context()))(t)
 	require.Regexp(t, `^[0-9]+/[0-9A-F]{8}/0\.[0-9a-f-]{36}$`, epoch)
 	for range 2 {
-		require.Equal(t, epoch, must.Do(writer.Epoch(t.Context()))(t))
+		require.Equal(t, epoch, testkit.Do(writer.Epoch(t.Context()))(t))
 	}
 }
 
@@ -367,12 +365,12 @@ func TestWhoMayNotAskTheServerHasTheEpochThatWasRaised(t *testing.T) {
 		"revoke execute on function pg_catalog.pg_control_system() from public",
 		"revoke execute on function pg_catalog.pg_walfile_name(pg_catalog.pg_lsn) from public",
 	} {
-		tx := must.Do(connect(t, url).Begin(t.Context()))(t)
+		tx := testkit.Do(connect(t, url).Begin(t.Context()))(t)
 		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
-		must.Do(tx.Exec(t.Context(), revoke+"; set local role dibs_writer"))(t)
-		driver := must.New(postgres.New(tx, nil))
+		testkit.Do(tx.Exec(t.Context(), revoke+"; set local role dibs_writer"))(t)
+		driver := testkit.Must(postgres.New(tx, nil))
 
-		require.Regexp(t, `^//0\.[0-9a-f-]{36}$`, must.Do(driver.Epoch(t.Context()))(t))
+		require.Regexp(t, `^//0\.[0-9a-f-]{36}$`, testkit.Do(driver.Epoch(t.Context()))(t))
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
 }
@@ -380,9 +378,9 @@ func TestWhoMayNotAskTheServerHasTheEpochThatWasRaised(t *testing.T) {
 // A role with single grants works without the epoch.
 func TestWhoMayNotAskForTheEpochHasNone(t *testing.T) {
 	t.Parallel()
-	tx := must.Do(connect(t, ownDatabase(t)).Begin(t.Context()))(t)
+	tx := testkit.Do(connect(t, ownDatabase(t)).Begin(t.Context()))(t)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
-	must.Do(tx.Exec(t.Context(), "revoke execute on function dibs.epoch() from dibs_writer; set local role dibs_writer"))(t)
+	testkit.Do(tx.Exec(t.Context(), "revoke execute on function dibs.epoch() from dibs_writer; set local role dibs_writer"))(t)
 
-	require.Empty(t, must.Do(must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Epoch(t.Context()))(t))
+	require.Empty(t, testkit.Do(testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).Epoch(t.Context()))(t))
 }

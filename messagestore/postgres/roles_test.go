@@ -12,11 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -27,26 +26,26 @@ import (
 
 func TestConformanceAsAWriterInAnotherSchema(t *testing.T) {
 	t.Parallel()
-	tier.TakesTurns(t, 2, 4)
+	testkit.TakesTurns(t, 2, 4)
 	_, schema := pgtest.SchemaInShared(t)
 	pool := pgtest.PoolAs(t, "dibs_writer")
 	storetest.Run(t, storetest.Options{Open: func(*testing.T) messagestore.Driver {
-		return must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+		return testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema}))
 	}})
 }
 
 func TestReaderReadsAndCannotWrite(t *testing.T) {
 	t.Parallel()
 	stream := storetest.Category(t).Stream("1")
-	write(t, must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil)), stream, messagestore.NoStream, opened())
-	reader := must.New(messagestore.New(must.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)), nil))
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Pool(t), nil)), nil)), stream, messagestore.NoStream, opened())
+	reader := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)), nil))
 
-	requireDenied(t, must.ErrorOf(reader.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
+	requireDenied(t, testkit.ErrorOf(reader.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
 	_, err := reader.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: uuid.New()}}}}})
 	requireDenied(t, err)
 
-	require.Equal(t, messagestore.Version(0), must.Do(reader.Last(t.Context(), stream))(t).Position)
-	must.Do(reader.Version(t.Context(), stream))(t)
+	require.Equal(t, messagestore.Version(0), testkit.Do(reader.Last(t.Context(), stream))(t).Position)
+	testkit.Do(reader.Version(t.Context(), stream))(t)
 	for _, err := range reader.ReadStream(t.Context(), stream, 0) {
 		require.NoError(t, err)
 	}
@@ -61,14 +60,14 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 	t.Parallel()
 	of := queuing.Queue{Name: string(storetest.Category(t))}
 	of.Category = messagestore.Category(of.Name)
-	worker := must.New(postgres.New(pgtest.PoolAs(t, "dibs_worker"), nil))
-	write(t, must.New(messagestore.New(worker, nil)), of.Category.Stream("1"), messagestore.NoStream, opened())
+	worker := testkit.Must(postgres.New(pgtest.PoolAs(t, "dibs_worker"), nil))
+	write(t, testkit.Must(messagestore.New(worker, nil)), of.Category.Stream("1"), messagestore.NoStream, opened())
 	take := queuing.Take{Queue: of, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: 1}
-	taken := must.Do(worker.QueueTake(t.Context(), take))(t)
+	taken := testkit.Do(worker.QueueTake(t.Context(), take))(t)
 	out := taken.Items[0].Delivery()
 
 	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_operator", "dibs_admin"} {
-		other := must.New(postgres.New(pgtest.PoolAs(t, role), nil))
+		other := testkit.Must(postgres.New(pgtest.PoolAs(t, role), nil))
 		for name, call := range map[string]func() error{
 			"take": func() error { _, err := other.QueueTake(t.Context(), take); return err },
 			"extend": func() error {
@@ -83,10 +82,10 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 			require.ErrorContains(t, err, "grant dibs_worker to the user of this connection", role+" "+name)
 		}
 	}
-	require.NoError(t, must.ErrorOf(must.New(postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil)).QueueReady(t.Context(), of)), "as a consumer does, which parks")
-	require.ErrorIs(t, must.ErrorOf(must.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)).QueueReady(t.Context(), of)), messagestore.ErrNotPermitted)
+	require.NoError(t, testkit.ErrorOf(testkit.Must(postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil)).QueueReady(t.Context(), of)), "as a consumer does, which parks")
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)).QueueReady(t.Context(), of)), messagestore.ErrNotPermitted)
 	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_worker"} {
-		other := must.New(postgres.New(pgtest.PoolAs(t, role), nil))
+		other := testkit.Must(postgres.New(pgtest.PoolAs(t, role), nil))
 		for _, c := range []queuing.Change{
 			{Queue: of, Action: queuing.Pause},
 			{Queue: of, Action: queuing.Resume},
@@ -100,12 +99,12 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 		}
 	}
 	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_worker", "dibs_operator"} {
-		_, err := must.New(postgres.New(pgtest.PoolAs(t, role), nil)).QueueRemove(t.Context(), queuing.Removal{Queue: of, Unfinished: true})
+		_, err := testkit.Must(postgres.New(pgtest.PoolAs(t, role), nil)).QueueRemove(t.Context(), queuing.Removal{Queue: of, Unfinished: true})
 		require.ErrorIs(t, err, messagestore.ErrNotPermitted, role)
 		require.ErrorContains(t, err, "grant dibs_admin to the user of this connection", role)
 	}
 
-	item := must.Do(worker.QueueItem(t.Context(), of, out.Position))(t)
+	item := testkit.Do(worker.QueueItem(t.Context(), of, out.Position))(t)
 	require.Equal(t, queuing.Out, item.State)
 	require.Equal(t, int64(1), item.Session)
 }
@@ -125,7 +124,7 @@ func TestDeniedFunctionNamesARoleThatMayCallIt(t *testing.T) {
 		Roles    []string
 		Readers  bool
 	}
-	all := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[granted]))(t)
+	all := testkit.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[granted]))(t)
 	require.Greater(t, len(all), 30)
 	for _, f := range all {
 		text := pglink.Failed(&pgconn.PgError{Severity: "ERROR", Code: pglink.Denied, Message: "permission denied for function " + f.Function}).Error()
@@ -159,7 +158,7 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 			"create index on dibs.messages (type)", "create trigger t before insert on dibs.messages for each row execute function suppress_redundant_updates_trigger()",
 			"copy dibs.messages to stdout", "set role dibs_owner",
 		} {
-			requireDenied(t, must.ErrorOf(pool.Exec(t.Context(), statement)), "%s: %s", role, statement)
+			requireDenied(t, testkit.ErrorOf(pool.Exec(t.Context(), statement)), "%s: %s", role, statement)
 		}
 	}
 }
@@ -169,7 +168,7 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.PoolAs(t, "dibs_writer")
-	conn := must.Do(pool.Acquire(t.Context()))(t)
+	conn := testkit.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	for _, statement := range []string{
 		"create temp table messages (stream_name text, position bigint, fake text)",
@@ -185,23 +184,23 @@ func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 		"set transform_null_equals = on",
 		"set array_nulls = off",
 	} {
-		require.NoError(t, must.ErrorOf(conn.Exec(t.Context(), statement)), statement)
+		require.NoError(t, testkit.ErrorOf(conn.Exec(t.Context(), statement)), statement)
 	}
-	store := must.New(messagestore.New(must.New(postgres.New(conn, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(conn, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 
 	message := opened()
 	write(t, store, stream, messagestore.NoStream, message)
 	again := write(t, store, stream, messagestore.NoStream, message)
 	require.True(t, again.Duplicate)
-	require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())), messagestore.ErrVersionConflict)
-	require.Len(t, must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10}))(t).Messages, 1)
+	require.ErrorIs(t, testkit.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())), messagestore.ErrVersionConflict)
+	require.Len(t, testkit.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10}))(t).Messages, 1)
 	for _, name := range []string{"a-\u0001", "a-\u200b", "a-1 ", "a-", "a", " a-1"} {
 		requireRefused(t, appendRaw(t, conn, rawAppend{stream: name}), "streams")
 	}
 
 	for _, name := range []string{"text", "uuid", "jsonb", "json"} {
-		must.Do(conn.Exec(t.Context(), "create domain pg_temp."+name+" as integer"))(t)
+		testkit.Do(conn.Exec(t.Context(), "create domain pg_temp."+name+" as integer"))(t)
 	}
 	name := string(stream.Category())
 	for _, call := range []string{
@@ -209,13 +208,13 @@ func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 		"append('{" + name + "-2}', '{4}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', array_fill(null::pg_catalog.json, '{1}'))",
 		"read_category('" + name + "', 0, 10, '{T}')", "read_stream('" + name + "-2')", "last_message('" + name + "-2', 'T')", "find_messages('" + name + "-2', array[gen_random_uuid()])",
 	} {
-		require.NoError(t, must.ErrorOf(conn.Exec(t.Context(), "select * from dibs."+call)), call)
+		require.NoError(t, testkit.ErrorOf(conn.Exec(t.Context(), "select * from dibs."+call)), call)
 	}
 }
 
 func requireDenied(t *testing.T, err error, args ...any) {
 	t.Helper()
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	require.Equal(t, "42501", refused.Code, args...)
 }
 
@@ -228,23 +227,23 @@ func TestASchemaSeparatesNoRightsAndADatabaseDoes(t *testing.T) {
 	_, schema := pgtest.SchemaInShared(t)
 	shared := pgtest.PoolAs(t, "dibs_writer")
 	for _, in := range []string{"dibs", schema} {
-		store := must.New(messagestore.New(must.New(postgres.New(shared, &postgres.Config{Schema: in})), nil))
+		store := testkit.Must(messagestore.New(testkit.Must(postgres.New(shared, &postgres.Config{Schema: in})), nil))
 		write(t, store, storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
 	}
 	user := loginIn(t, url, "dibs_writer")
-	must.Do(admin.Exec(t.Context(), "do $$ begin execute format('revoke connect on database %I from public', current_database()); end $$"))(t)
+	testkit.Do(admin.Exec(t.Context(), "do $$ begin execute format('revoke connect on database %I from public', current_database()); end $$"))(t)
 
-	requireDenied(t, must.ErrorOf(pgtest.Connect(t, with(t, url, "user", user)).Exec(t.Context(), "select 1")))
-	must.Do(admin.Exec(t.Context(), "do $$ begin execute format('grant connect on database %I to "+user+"', current_database()); end $$"))(t)
+	requireDenied(t, testkit.ErrorOf(pgtest.Connect(t, with(t, url, "user", user)).Exec(t.Context(), "select 1")))
+	testkit.Do(admin.Exec(t.Context(), "do $$ begin execute format('grant connect on database %I to "+user+"', current_database()); end $$"))(t)
 
-	write(t, must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, with(t, url, "user", user)), nil)), nil)), storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Connect(t, with(t, url, "user", user)), nil)), nil)), storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
 }
 
 // harden runs the statement by which docs/dba.md takes advisory locks from the public, as the page
 // has it.
 func harden(t *testing.T, superuser *pgx.Conn) {
 	t.Helper()
-	page := must.Do(os.ReadFile("../../docs/dba.md"))(t)
+	page := testkit.Do(os.ReadFile("../../docs/dba.md"))(t)
 	var found []string
 	for _, part := range strings.Split(string(page), "```sql\n")[1:] {
 		if block, _, _ := strings.Cut(part, "```"); strings.Contains(block, "revoke execute") {
@@ -269,20 +268,20 @@ func TestHardeningOfThePageTakesLocksFromStrangersAndStopsNoService(t *testing.T
 		cross join lateral (select m[1] as name) l
 		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace)`)
 	require.NoError(t, err)
-	called := must.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
+	called := testkit.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	require.Greater(t, len(called), 5)
 	for _, name := range called {
 		require.True(t, pgtest.Value[bool](t, superuser, "select has_function_privilege('dibs_owner', $1 || '(int, int)', 'execute')", name), name)
 	}
 	for _, name := range []string{"lock", "lock_shared", "xact_lock", "xact_lock_shared"} {
 		for _, try := range []string{"", "try_"} {
-			requireDenied(t, must.ErrorOf(stranger.Exec(t.Context(), "select pg_"+try+"advisory_"+name+"(1684628083, 1)")), name)
+			requireDenied(t, testkit.ErrorOf(stranger.Exec(t.Context(), "select pg_"+try+"advisory_"+name+"(1684628083, 1)")), name)
 		}
 	}
 
 	pool := pgtest.Connect(t, with(t, url, "user", loginIn(t, url, "dibs_worker")))
-	driver := must.New(postgres.New(pool, nil))
-	store := must.New(messagestore.New(driver, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	category := storetest.Category(t)
 	bell, stop := store.Watch(category, time.Hour)
 	defer stop()
@@ -292,7 +291,7 @@ func TestHardeningOfThePageTakesLocksFromStrangersAndStopsNoService(t *testing.T
 	case <-time.After(time.Minute):
 		t.Fatal("no wake-up")
 	}
-	must.Do(store.WriteStreams(t.Context(), messagestore.To(category.Stream("2"), messagestore.AnyVersion, opened()), messagestore.To(category.Stream("3"), messagestore.AnyVersion, opened())))(t)
+	testkit.Do(store.WriteStreams(t.Context(), messagestore.To(category.Stream("2"), messagestore.AnyVersion, opened()), messagestore.To(category.Stream("3"), messagestore.AnyVersion, opened())))(t)
 	_, err = store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: category.Stream("1"), Records: []messagestore.Encoded{{ID: uuid.New()}}}}})
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
 	for range 3 { // the first transaction that writes to a category makes it shared, and later ones take other locks
@@ -303,22 +302,22 @@ func TestHardeningOfThePageTakesLocksFromStrangersAndStopsNoService(t *testing.T
 			}
 			return within.Stage(t.Context(), category.Stream("5"), messagestore.AnyVersion, opened())
 		}))
-		must.Do(must.New(messagestore.Transactional[pgx.Tx](store)).Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
+		testkit.Do(testkit.Must(messagestore.Transactional[pgx.Tx](store)).Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{messagestore.To(category.Stream("6"), messagestore.AnyVersion, opened())}, nil
 		}))(t)
 	}
 	of := queuing.Queue{Name: string(category), Category: category}
-	taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{Queue: of, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: 100}))(t)
+	taken := testkit.Do(driver.QueueTake(t.Context(), queuing.Take{Queue: of, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: 100}))(t)
 	require.NotEmpty(t, taken.Items)
 	require.NoError(t, driver.QueueLeave(t.Context(), queuing.Leave{Queue: of, Session: 1}))
 
 	client := pgtest.Connect(t, with(t, url, "user", loginIn(t, url, "message_store")))
-	must.Do(client.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::text, $1, 'T', '{}')", string(category.Stream("7"))))(t)
+	testkit.Do(client.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::text, $1, 'T', '{}')", string(category.Stream("7"))))(t)
 
-	adm := must.New(admin.New(pgtest.Connect(t, with(t, url, "user", loginIn(t, url, "dibs_admin"))), nil))
+	adm := testkit.Must(admin.New(pgtest.Connect(t, with(t, url, "user", loginIn(t, url, "dibs_admin"))), nil))
 	other := storetest.Category(t) + "x"
 	write(t, store, other.Stream("1"), messagestore.NoStream, opened(), opened())
-	must.Do(adm.Trim(t.Context(), other.Stream("1"), &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
-	must.Do(adm.Delete(t.Context(), other.Stream("1"), messagestore.AnyVersion, nil))(t)
+	testkit.Do(adm.Trim(t.Context(), other.Stream("1"), &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
+	testkit.Do(adm.Delete(t.Context(), other.Stream("1"), messagestore.AnyVersion, nil))(t)
 	require.NoError(t, migrations.Up(t.Context(), superuser, nil))
 }

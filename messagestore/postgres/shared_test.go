@@ -16,11 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -39,8 +37,8 @@ func shares(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
 // begun returns a transaction and a store over it.
 func begun(t *testing.T, pool *pgxpool.Pool) (pgx.Tx, *messagestore.Store) {
 	t.Helper()
-	tx := must.Do(connect(t, pool.Config().ConnString()).Begin(t.Context()))(t)
-	return tx, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
+	tx := testkit.Do(connect(t, pool.Config().ConnString()).Begin(t.Context()))(t)
+	return tx, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil))
 }
 
 // blocks reports whether a session waits for the session with the given process id.
@@ -65,16 +63,16 @@ func streamsOf(t *testing.T, store *messagestore.Store, category messagestore.Ca
 // Each way to read a category, for tests of where it ends.
 func categoryReaders(t *testing.T, pool *pgxpool.Pool) map[string]func(category messagestore.Category) []messagestore.StreamName {
 	t.Helper()
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	rows := func(sql string, args ...any) []messagestore.StreamName {
 		found, err := pool.Query(t.Context(), sql, args...)
 		require.NoError(t, err)
-		return must.Do(pgx.CollectRows(found, pgx.RowTo[messagestore.StreamName]))(t)
+		return testkit.Do(pgx.CollectRows(found, pgx.RowTo[messagestore.StreamName]))(t)
 	}
 	return map[string]func(category messagestore.Category) []messagestore.StreamName{
 		"a page": func(category messagestore.Category) []messagestore.StreamName { return streamsOf(t, store, category) },
 		"a page with a filter": func(category messagestore.Category) []messagestore.StreamName {
-			page := must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, Filter: messagestore.Filter{Types: []string{"Opened"}}}))(t)
+			page := testkit.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, Filter: messagestore.Filter{Types: []string{"Opened"}}}))(t)
 			streams := make([]messagestore.StreamName, len(page.Messages))
 			for i, m := range page.Messages {
 				streams[i] = m.Stream
@@ -134,18 +132,18 @@ func TestAPreparedTransactionHoldsReadersBack(t *testing.T) {
 	category := storetest.Category(t)
 	shares(t, pool, category)
 	conn := connect(t, pgtest.URL(t))
-	tx := must.Do(conn.Begin(t.Context()))(t)
-	write(t, must.New(messagestore.New(must.New(postgres.New(tx, &postgres.Config{NoNotify: true})), nil)), category.Stream("slow"), messagestore.NoStream, opened())
-	must.Do(conn.Exec(t.Context(), fmt.Sprintf("prepare transaction '%s'", category)))(t)
+	tx := testkit.Do(conn.Begin(t.Context()))(t)
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, &postgres.Config{NoNotify: true})), nil)), category.Stream("slow"), messagestore.NoStream, opened())
+	testkit.Do(conn.Exec(t.Context(), fmt.Sprintf("prepare transaction '%s'", category)))(t)
 	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), fmt.Sprintf("rollback prepared '%s'", category)) })
 
 	fast, fastStore := begun(t, pool)
 	write(t, fastStore, category.Stream("fast"), messagestore.NoStream, opened())
 	require.NoError(t, fast.Commit(t.Context()))
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	require.Len(t, streamsOf(t, store, category), 1)
 
-	must.Do(conn.Exec(t.Context(), fmt.Sprintf("commit prepared '%s'", category)))(t)
+	testkit.Do(conn.Exec(t.Context(), fmt.Sprintf("commit prepared '%s'", category)))(t)
 	require.Equal(t, []messagestore.StreamName{category.Stream("first"), category.Stream("slow"), category.Stream("fast")}, streamsOf(t, store, category))
 }
 
@@ -164,7 +162,7 @@ func TestATransactionReadsItsOwnMessages(t *testing.T) {
 func TestWhichWritersWaitForATransaction(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	outside := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	outside := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	for name, c := range map[string]struct {
 		waits bool
 		write func(t *testing.T, category messagestore.Category) error
@@ -188,8 +186,8 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 			return err
 		}},
 		"a transaction at REPEATABLE READ": {true, func(t *testing.T, category messagestore.Category) error {
-			tx := must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))(t)
-			_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), category.Stream("another"), messagestore.NoStream, opened())
+			tx := testkit.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))(t)
+			_, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).Write(t.Context(), category.Stream("another"), messagestore.NoStream, opened())
 			return err
 		}},
 		"a write by itself": {true, func(t *testing.T, category messagestore.Category) error {
@@ -202,7 +200,7 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 			return err
 		}},
 		"the question what became of a write": {true, func(t *testing.T, category messagestore.Category) error {
-			found, err := must.New(postgres.New(pool, nil)).Find(t.Context(), category.Stream("slow"), nil)
+			found, err := testkit.Must(postgres.New(pool, nil)).Find(t.Context(), category.Stream("slow"), nil)
 			require.Empty(t, found)
 			return err
 		}},
@@ -212,20 +210,20 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 			category := storetest.Category(t)
 			shares(t, pool, category)
 			slow, slowStore := begun(t, pool)
-			must.Do(slowStore.WriteStreams(t.Context(),
+			testkit.Do(slowStore.WriteStreams(t.Context(),
 				messagestore.To(category.Stream("slow"), messagestore.NoStream, opened()), messagestore.StreamWrite{Stream: category.Stream("first"), Expected: 0}))(t)
 
 			done := make(chan error, 1)
 			go func() { done <- c.write(t, category) }()
 			if c.waits {
-				await.True(t, "a session that waits for the transaction", func() bool { return blocks(t, pool, slow.Conn().PgConn().PID()) })
+				testkit.AwaitTrue(t, "a session that waits for the transaction", func() bool { return blocks(t, pool, slow.Conn().PgConn().PID()) })
 				require.Empty(t, done)
 			} else {
-				require.NoError(t, await.Receive(t, "the end of the call", done))
+				require.NoError(t, testkit.Receive(t, "the end of the call", done))
 				done <- nil
 			}
 			require.NoError(t, slow.Commit(t.Context()))
-			require.NoError(t, await.Receive(t, "the end of the call", done))
+			require.NoError(t, testkit.Receive(t, "the end of the call", done))
 		})
 	}
 }
@@ -237,8 +235,8 @@ func TestASharedCategoryIsNotReadAboveReadCommitted(t *testing.T) {
 	shares(t, pool, category)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		alone(t, level)
-		tx := must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
-		_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
+		tx := testkit.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
+		_, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
 		require.ErrorContains(t, err, "read at READ COMMITTED", level)
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
@@ -249,20 +247,20 @@ func TestASharedCategoryIsNotReadAboveReadCommitted(t *testing.T) {
 func TestATransactionHoldsNoReaderBackFromAMessageThatWasThereBefore(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	category, other := storetest.Category(t)+"a", storetest.Category(t)+"b"
 	shares(t, pool, category)
 	shares(t, pool, other)
 	slow, slowStore := begun(t, pool)
 	write(t, slowStore, other.Stream("slow"), messagestore.NoStream, opened())
 	write(t, store, category.Stream("read"), messagestore.NoStream, opened())
-	page := must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100}))(t)
+	page := testkit.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100}))(t)
 	require.Len(t, page.Messages, 2)
 
 	write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
 
 	require.Equal(t, []messagestore.StreamName{category.Stream("first"), category.Stream("read")}, streamsOf(t, store, category))
-	require.Equal(t, page.Next, must.Do(store.End(t.Context(), category))(t))
+	require.Equal(t, page.Next, testkit.Do(store.End(t.Context(), category))(t))
 	require.NoError(t, slow.Commit(t.Context()))
 	require.Len(t, streamsOf(t, store, category), 3)
 }
@@ -274,31 +272,31 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 	pool := pgtest.Pool(t)
 	category := storetest.Category(t)
 	shares(t, pool, category)
-	txs := must.Do(messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))))(t)
-	page := must.Do(txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100}))(t)
+	txs := testkit.Do(messagestore.Transactional[pgx.Tx](testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))))(t)
+	page := testkit.Do(txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100}))(t)
 	bell, stop := txs.Watch(category, 10*time.Millisecond)
 	defer stop()
 
 	slow, slowStore := begun(t, pool)
 	write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
-	must.Do(txs.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
+	testkit.Do(txs.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 		return []messagestore.StreamWrite{messagestore.To(category.Stream("fast"), messagestore.NoStream, opened())}, nil
 	}))(t)
 
 	// Its own ring, with which there is nothing to read yet.
-	require.Zero(t, await.Receive(t, "a ring", bell))
-	require.Equal(t, page.Next-1, must.Do(must.New(postgres.New(pool, nil)).Heads(t.Context(), []messagestore.Category{category}))(t)[0])
-	held := must.Do(txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: page.Next}))(t)
+	require.Zero(t, testkit.Receive(t, "a ring", bell))
+	require.Equal(t, page.Next-1, testkit.Do(testkit.Must(postgres.New(pool, nil)).Heads(t.Context(), []messagestore.Category{category}))(t)[0])
+	held := testkit.Do(txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: page.Next}))(t)
 	require.Empty(t, held.Messages)
 	require.Equal(t, page.Next, held.Next)
 
 	require.NoError(t, slow.Rollback(t.Context()))
 	for found := 0; found == 0; {
-		at := await.Receive(t, "a ring", bell)
+		at := testkit.Receive(t, "a ring", bell)
 		if at > 0 && at < held.Next {
 			continue
 		}
-		held = must.Do(txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: held.Next}))(t)
+		held = testkit.Do(txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: held.Next}))(t)
 		found = len(held.Messages)
 	}
 	require.Equal(t, category.Stream("fast"), held.Messages[0].Stream)
@@ -309,12 +307,12 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 func TestReadersOfTransactionsThatOverlapSkipNothing(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
-	txs := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
+	txs := testkit.Do(messagestore.Transactional[pgx.Tx](store))(t)
 	categories := []messagestore.Category{storetest.Category(t) + "a", storetest.Category(t) + "b"}
 	const writers, streams = 6, 5
 	rounds := 15
-	if tier.Long() {
+	if testkit.Long() {
 		rounds = 40
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // of all writers and readers together
@@ -409,7 +407,7 @@ func begunOnce(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, *messagestore.S
 		return nil, nil, err
 	}
 	tx, err := conn.Begin(ctx)
-	return tx, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), err
+	return tx, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)), err
 }
 
 // A constraint of the caller's own table that is checked at COMMIT is the caller's error, and no
@@ -417,7 +415,7 @@ func begunOnce(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, *messagestore.S
 func TestAUniqueViolationOfTheCallersIsReturnedAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	txs := must.Do(messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))))(t)
+	txs := testkit.Do(messagestore.Transactional[pgx.Tx](testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))))(t)
 	category := storetest.Category(t)
 	calls := 0
 
@@ -444,7 +442,7 @@ func transacted(ctx context.Context, d *postgres.Driver, appends ...messagestore
 func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	for name, c := range map[string]struct {
 		alone bool // it takes the category for itself
 		write func(first, second messagestore.Append) error
@@ -459,14 +457,14 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 			return err
 		}},
 		"in a caller's transaction": {false, func(first, second messagestore.Append) error {
-			tx := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
-			if _, err := must.New(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{second, first}); err != nil {
+			tx := testkit.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
+			if _, err := testkit.Must(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{second, first}); err != nil {
 				return err
 			}
 			return tx.Commit(t.Context())
 		}},
 		"by itself": {true, func(first, second messagestore.Append) error {
-			_, err := must.New(postgres.New(connect(t, pgtest.URL(t)), nil)).AppendAll(t.Context(), []messagestore.Append{second, first})
+			_, err := testkit.Must(postgres.New(connect(t, pgtest.URL(t)), nil)).AppendAll(t.Context(), []messagestore.Append{second, first})
 			return err
 		}},
 	} {
@@ -478,13 +476,13 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 				one := storetest.Category(t) + "a" + suffix
 				two := one + "b"
 				for _, category := range []messagestore.Category{one, two} {
-					must.Do(transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream)))(t)
+					testkit.Do(transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream)))(t)
 				}
 				holder, store := begun(t, pool)
 				write(t, store, one.Stream("first"), 0, opened())
 				first, second := appendOne(one.Stream("first"), messagestore.AnyVersion), appendOne(two.Stream("second"), messagestore.AnyVersion)
-				done := await.Go(func() error { return c.write(first, second) })
-				await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
+				done := testkit.Go(func() error { return c.write(first, second) })
+				testkit.AwaitTrue(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
 
 				// The second stream is not locked.
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -498,7 +496,7 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 				require.NoError(t, err)
 
 				require.NoError(t, holder.Rollback(t.Context()))
-				require.NoError(t, await.Receive(t, "the end of the write", done))
+				require.NoError(t, testkit.Receive(t, "the end of the write", done))
 			}
 		})
 	}
@@ -508,12 +506,12 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 // of the locks.
 func TestATransactionKeepsTheOrderOfItsMessages(t *testing.T) {
 	t.Parallel()
-	driver, category := must.New(postgres.New(pgtest.Pool(t), nil)), storetest.Category(t)
+	driver, category := testkit.Must(postgres.New(pgtest.Pool(t), nil)), storetest.Category(t)
 	appends := []messagestore.Append{
 		appendOne(category.Stream("b"), messagestore.NoStream), appendOne(category.Stream("a"), messagestore.NoStream), appendOne(category.Stream("c"), messagestore.NoStream),
 	}
 	for range 2 {
-		written := must.Do(transacted(t.Context(), driver, appends...))(t)
+		written := testkit.Do(transacted(t.Context(), driver, appends...))(t)
 		require.Less(t, written[0].GlobalPosition, written[1].GlobalPosition)
 		require.Less(t, written[1].GlobalPosition, written[2].GlobalPosition)
 		for i := range appends {
@@ -528,24 +526,24 @@ func TestATransactionKeepsTheOrderOfItsMessages(t *testing.T) {
 func TestNoReaderPassesAMessageOfATransactionThatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver, category := must.New(postgres.New(pool, nil)), storetest.Category(t)
-	store := must.New(messagestore.New(driver, nil))
-	must.Do(transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream)))(t)
+	driver, category := testkit.Must(postgres.New(pool, nil)), storetest.Category(t)
+	store := testkit.Must(messagestore.New(driver, nil))
+	testkit.Do(transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream)))(t)
 
 	// It waits for a message with the same id in the index, with its position drawn.
 	slow := appendOne(category.Stream("slow"), messagestore.NoStream)
-	holder := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
+	holder := testkit.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
 	same := slow
 	same.Stream = (storetest.Category(t) + "held").Stream("1")
-	must.Do(must.New(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{same}))(t)
-	done := await.Go(func() error { return must.ErrorOf(transacted(t.Context(), driver, slow)) })
-	await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
-	must.Do(transacted(t.Context(), driver, appendOne(category.Stream("fast"), messagestore.NoStream)))(t)
+	testkit.Do(testkit.Must(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{same}))(t)
+	done := testkit.Go(func() error { return testkit.ErrorOf(transacted(t.Context(), driver, slow)) })
+	testkit.AwaitTrue(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
+	testkit.Do(transacted(t.Context(), driver, appendOne(category.Stream("fast"), messagestore.NoStream)))(t)
 
 	require.Equal(t, []messagestore.StreamName{category.Stream("first")}, streamsOf(t, store, category))
 
 	require.NoError(t, holder.Rollback(t.Context()))
-	require.NoError(t, await.Receive(t, "the end of the transaction", done))
+	require.NoError(t, testkit.Receive(t, "the end of the transaction", done))
 	require.Equal(t, []messagestore.StreamName{category.Stream("first"), category.Stream("slow"), category.Stream("fast")}, streamsOf(t, store, category))
 }
 
@@ -553,20 +551,20 @@ func TestNoReaderPassesAMessageOfATransactionThatIsUnderWay(t *testing.T) {
 func TestATransactionIsToldThatAnIdIsTaken(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver, category := must.New(postgres.New(pool, nil)), storetest.Category(t)
+	driver, category := testkit.Must(postgres.New(pool, nil)), storetest.Category(t)
 	for _, same := range []bool{true, false} {
 		a := appendOne(category.Stream("late"), messagestore.AnyVersion)
 		other := a
 		if !same {
 			other.Stream = category.Stream("early")
 		}
-		holder := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
-		early := must.Do(must.New(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{other}))(t)
+		holder := testkit.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
+		early := testkit.Do(testkit.Must(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{other}))(t)
 		type end struct {
 			written []messagestore.Written
 			err     error
 		}
-		done := await.Go(func() end {
+		done := testkit.Go(func() end {
 			var e end
 			e.err = retried(func() (err error) {
 				e.written, err = transacted(t.Context(), driver, a)
@@ -574,10 +572,10 @@ func TestATransactionIsToldThatAnIdIsTaken(t *testing.T) {
 			})
 			return e
 		})
-		await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
+		testkit.AwaitTrue(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
 		require.NoError(t, holder.Commit(t.Context()))
 
-		e := await.Receive(t, "the end of the transaction", done)
+		e := testkit.Receive(t, "the end of the transaction", done)
 		if same {
 			early[0].Duplicate = true
 			require.NoError(t, e.err)
@@ -592,20 +590,20 @@ func TestATransactionIsToldThatAnIdIsTaken(t *testing.T) {
 func TestATransactionGoesBehindAnotherOfItsStream(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
-	must.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream)))(t)
+	driver, stream := testkit.Must(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	testkit.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream)))(t)
 	holder, store := begun(t, pool)
 	write(t, store, stream, 0, opened())
-	done := await.Go(func() error {
+	done := testkit.Go(func() error {
 		written, err := transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
 		if err == nil && written[0].Version != 2 {
 			err = fmt.Errorf("it is at %d", written[0].Version)
 		}
 		return err
 	})
-	await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
+	testkit.AwaitTrue(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
 	require.NoError(t, holder.Commit(t.Context()))
-	require.NoError(t, await.Receive(t, "the end of the transaction", done))
+	require.NoError(t, testkit.Receive(t, "the end of the transaction", done))
 }
 
 // A question for a lost write keeps transactions that were sent before it from being committed:
@@ -613,36 +611,36 @@ func TestATransactionGoesBehindAnotherOfItsStream(t *testing.T) {
 func TestATransactionOfBeforeAQuestionIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver, other, stream := must.New(postgres.New(pool, nil)), must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
-	must.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream)))(t)
+	driver, other, stream := testkit.Must(postgres.New(pool, nil)), testkit.Must(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	testkit.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream)))(t)
 	lost := appendOne(stream, messagestore.AnyVersion)
-	require.Empty(t, must.Do(other.Find(t.Context(), stream, []uuid.UUID{lost.Records[0].ID}))(t))
+	require.Empty(t, testkit.Do(other.Find(t.Context(), stream, []uuid.UUID{lost.Records[0].ID}))(t))
 
 	_, err := transacted(t.Context(), driver, lost)
 
 	require.ErrorAs(t, err, new(*failure.RetryableError))
 	require.ErrorContains(t, err, "a fence was raised")
-	must.Do(transacted(t.Context(), driver, lost))(t)
+	testkit.Do(transacted(t.Context(), driver, lost))(t)
 }
 
 // All messages are recorded, one of them is, or one stream is at another version: the answer is for
 // all.
 func TestARefusedTransactionIsToldWhatItMet(t *testing.T) {
 	t.Parallel()
-	driver, category := must.New(postgres.New(pgtest.Pool(t), nil)), storetest.Category(t)
+	driver, category := testkit.Must(postgres.New(pgtest.Pool(t), nil)), storetest.Category(t)
 	a, b := appendOne(category.Stream("a"), messagestore.NoStream), appendOne((category+"b").Stream("b"), messagestore.NoStream)
-	first := must.Do(transacted(t.Context(), driver, b, a))(t)
+	first := testkit.Do(transacted(t.Context(), driver, b, a))(t)
 
-	again := must.Do(transacted(t.Context(), driver, b, a))(t)
+	again := testkit.Do(transacted(t.Context(), driver, b, a))(t)
 	for i := range first {
 		first[i].Duplicate = true
 	}
 	require.Equal(t, first, again)
 
-	require.ErrorIs(t, must.ErrorOf(transacted(t.Context(), driver, a, appendOne((category+"b").Stream("new"), messagestore.NoStream))), messagestore.ErrIDConflict)
+	require.ErrorIs(t, testkit.ErrorOf(transacted(t.Context(), driver, a, appendOne((category+"b").Stream("new"), messagestore.NoStream))), messagestore.ErrIDConflict)
 
 	conflict := new(messagestore.VersionConflictError)
-	require.ErrorAs(t, must.ErrorOf(transacted(t.Context(), driver, appendOne((category+"b").Stream("b"), 7), appendOne(category.Stream("a"), 8))), &conflict)
+	require.ErrorAs(t, testkit.ErrorOf(transacted(t.Context(), driver, appendOne((category+"b").Stream("b"), 7), appendOne(category.Stream("a"), 8))), &conflict)
 	require.Equal(t, messagestore.VersionConflictError{Stream: b.Stream, Expected: 7, Actual: 0}, *conflict)
 }
 
@@ -650,14 +648,14 @@ func TestARefusedTransactionIsToldWhatItMet(t *testing.T) {
 func TestATransactionMarksACategoryAgain(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	driver, stream := testkit.Must(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 	for _, lost := range []string{"delete from dibs.fences", "update dibs.fences set shared = false"} {
-		must.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion)))(t)
-		must.Do(pool.Exec(t.Context(), lost))(t)
+		testkit.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion)))(t)
+		testkit.Do(pool.Exec(t.Context(), lost))(t)
 
-		require.ErrorAs(t, must.ErrorOf(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))), new(*failure.RetryableError))
+		require.ErrorAs(t, testkit.ErrorOf(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))), new(*failure.RetryableError))
 		for range 2 {
-			must.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion)))(t)
+			testkit.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion)))(t)
 		}
 
 		require.True(t, pgtest.Value[bool](t, pool, "select shared from dibs.fences where category = $1", string(stream.Category())))
@@ -668,14 +666,14 @@ func TestATransactionMarksACategoryAgain(t *testing.T) {
 func TestATransactionWritesToAStreamThatWasErased(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver, category := must.New(postgres.New(pool, nil)), storetest.Category(t)
-	must.Do(transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream)))(t)
-	must.Do(must.New(admin.New(pool, nil)).Delete(t.Context(), category.Stream("gone"), 0, &retention.DeleteOptions{EraseName: true}))(t)
+	driver, category := testkit.Must(postgres.New(pool, nil)), storetest.Category(t)
+	testkit.Do(transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream)))(t)
+	testkit.Do(testkit.Must(admin.New(pool, nil)).Delete(t.Context(), category.Stream("gone"), 0, &retention.DeleteOptions{EraseName: true}))(t)
 
-	require.ErrorIs(t, must.ErrorOf(transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream))), messagestore.ErrVersionConflict)
-	written := must.Do(transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.AnyVersion)))(t)
+	require.ErrorIs(t, testkit.ErrorOf(transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream))), messagestore.ErrVersionConflict)
+	written := testkit.Do(transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.AnyVersion)))(t)
 	require.EqualValues(t, 2, written[0].Version)
-	written = must.Do(transacted(t.Context(), driver, appendOne(category.Stream("other"), messagestore.NoStream)))(t)
+	written = testkit.Do(transacted(t.Context(), driver, appendOne(category.Stream("other"), messagestore.NoStream)))(t)
 	require.EqualValues(t, 0, written[0].Version)
 }
 
@@ -683,8 +681,8 @@ func TestATransactionWritesToAStreamThatWasErased(t *testing.T) {
 func TestATriggerAtCommitWritesMessages(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	store, category := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t)
-	must.Do(pool.Exec(t.Context(), `
+	store, category := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), storetest.Category(t)
+	testkit.Do(pool.Exec(t.Context(), `
 		create table public.staged (stream text, id uuid);
 		create function public.send() returns trigger language plpgsql as $$
 		begin
@@ -694,8 +692,8 @@ func TestATriggerAtCommitWritesMessages(t *testing.T) {
 		create constraint trigger send after insert on public.staged deferrable initially deferred for each row execute function public.send()`))(t)
 	id := uuid.Must(uuid.NewV7())
 
-	tx := must.Do(pool.Begin(t.Context()))(t)
-	must.Do(tx.Exec(t.Context(), "insert into public.staged values ($1, $2), ($3, gen_random_uuid())", string(category.Stream("1")), id, string(category.Stream("2"))))(t)
+	tx := testkit.Do(pool.Begin(t.Context()))(t)
+	testkit.Do(tx.Exec(t.Context(), "insert into public.staged values ($1, $2), ($3, gen_random_uuid())", string(category.Stream("1")), id, string(category.Stream("2"))))(t)
 	require.Empty(t, streamsOf(t, store, category))
 	require.NoError(t, tx.Commit(t.Context()))
 	require.Equal(t, []messagestore.StreamName{category.Stream("1"), category.Stream("2")}, streamsOf(t, store, category))

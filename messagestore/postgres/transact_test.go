@@ -16,12 +16,10 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -34,7 +32,7 @@ const (
 
 func newCounters(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	must.Do(pool.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_counters (name text primary key, n bigint)"))(t)
+	testkit.Do(pool.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_counters (name text primary key, n bigint)"))(t)
 }
 
 func counted(pool *pgxpool.Pool) func(*testing.T, messagestore.Driver, string) int {
@@ -66,7 +64,7 @@ func TestConformanceOfTransactions(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	newCounters(t, pool)
-	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return must.New(postgres.New(pool, nil)) }, pool))
+	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return testkit.Must(postgres.New(pool, nil)) }, pool))
 }
 
 func TestConformanceOfTransactionsInAnotherSchema(t *testing.T) {
@@ -74,7 +72,7 @@ func TestConformanceOfTransactionsInAnotherSchema(t *testing.T) {
 	pool, schema := pgtest.Schema(t)
 	newCounters(t, pool)
 	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver {
-		return must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+		return testkit.Must(postgres.New(pool, &postgres.Config{Schema: schema}))
 	}, pool))
 }
 
@@ -84,12 +82,12 @@ func TestConformanceOfTransactionsThroughPgBouncer(t *testing.T) {
 	newCounters(t, pool)
 	bouncer := pgtest.PgBouncer(t, pgtest.URL(t))
 	through := pgtest.Connect(t, bouncer.URL)
-	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return must.New(postgres.New(through, nil)) }, pool))
+	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return testkit.Must(postgres.New(through, nil)) }, pool))
 }
 
 func openSQL(t *testing.T, url string) *sql.DB {
 	t.Helper()
-	config := must.Do(pgx.ParseConfig(url))(t)
+	config := testkit.Do(pgx.ParseConfig(url))(t)
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(8)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -102,7 +100,7 @@ func TestConformanceOfTransactionsOfASQLDatabase(t *testing.T) {
 	newCounters(t, pool)
 	db := openSQL(t, pgtest.URL(t))
 	storetest.RunTransact(t, storetest.TransactOptions[*sql.Tx]{
-		Open: func(*testing.T) messagestore.Driver { return must.New(postgres.NewSQL(db, nil)) },
+		Open: func(*testing.T) messagestore.Driver { return testkit.Must(postgres.NewSQL(db, nil)) },
 		Add: func(ctx context.Context, tx *sql.Tx, counter string) error {
 			_, err := tx.ExecContext(ctx, addSQL, counter)
 			return err
@@ -119,10 +117,10 @@ func TestConformanceOfTransactionsOfASQLDatabase(t *testing.T) {
 
 func TestConformanceOverASQLDatabase(t *testing.T) {
 	t.Parallel()
-	tier.TakesTurns(t, 0, 4)
+	testkit.TakesTurns(t, 0, 4)
 	pgtest.Pool(t)
 	db := openSQL(t, pgtest.URL(t))
-	storetest.Run(t, storetest.Options{Open: func(*testing.T) messagestore.Driver { return must.New(postgres.NewSQL(db, nil)) }})
+	storetest.Run(t, storetest.Options{Open: func(*testing.T) messagestore.Driver { return testkit.Must(postgres.NewSQL(db, nil)) }})
 }
 
 // requireUndone runs f in a transaction over a pool of one connection, and requires that it commits
@@ -133,13 +131,13 @@ func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.
 	newCounters(t, all)
 	config := all.Config()
 	config.MaxConns = 1
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	driver, stream := testkit.Must(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 	a := appendOne(stream, messagestore.NoStream)
 	transact := func(f func(ctx context.Context, tx pgx.Tx) error) error {
 		_, err := driver.Transact(t.Context(), stream, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-			must.Do(tx.Exec(ctx, addSQL, string(stream)))(t)
+			testkit.Do(tx.Exec(ctx, addSQL, string(stream)))(t)
 			return []messagestore.Append{a}, f(ctx, tx)
 		})
 		return err
@@ -165,11 +163,11 @@ func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.
 func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	pool := testkit.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	db := openSQL(t, pgtest.URL(t))
 	db.SetMaxOpenConns(1)
-	ofPool, ofConn, ofSQL := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(messagestore.New(must.New(postgres.New(connect(t, pgtest.URL(t)), nil)), nil)), must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil))
+	ofPool, ofConn, ofSQL := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), testkit.Must(messagestore.New(testkit.Must(postgres.New(connect(t, pgtest.URL(t)), nil)), nil)), testkit.Must(messagestore.New(testkit.Must(postgres.NewSQL(db, nil)), nil))
 	for name, c := range map[string]struct {
 		store    *messagestore.Store
 		transact func(ctx context.Context, f func(ctx context.Context) error) error
@@ -199,7 +197,7 @@ func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 					return err
 				},
 			} {
-				ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+				ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 				defer cancel()
 
 				err := c.transact(ctx, f)
@@ -215,8 +213,8 @@ func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 // The store names the call, and the driver does not name it once more.
 func TestTheErrorOfATransactionNamesItOnce(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
-	transactional := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Pool(t), nil)), nil))
+	transactional := testkit.Do(messagestore.Transactional[pgx.Tx](store))(t)
 	for _, ends := range []string{"select 1/0", "commit"} {
 		_, err := transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 			_, _ = tx.Exec(ctx, ends)
@@ -233,11 +231,11 @@ func TestAWriteThatLeavesBehindOneWithoutAConnectionIsToldSo(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	stream := storetest.Category(t).Stream("1")
-	pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	driver := must.New(postgres.New(pool, nil))
-	store := must.New(messagestore.New(driver, nil))
-	held := must.Do(pool.Acquire(t.Context()))(t)
+	pool := testkit.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	driver := testkit.Must(postgres.New(pool, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
+	held := testkit.Do(pool.Acquire(t.Context()))(t)
 	first, second := make(chan error, 1), make(chan error, 1)
 	write := func(ctx context.Context, ended chan error) {
 		_, err := store.Write(ctx, stream, messagestore.AnyVersion, opened())
@@ -247,16 +245,16 @@ func TestAWriteThatLeavesBehindOneWithoutAConnectionIsToldSo(t *testing.T) {
 	defer cancel()
 
 	go write(t.Context(), first)
-	await.True(t, "a write that waits for a connection", func() bool { return driver.Busy(stream.Category()) })
+	testkit.AwaitTrue(t, "a write that waits for a connection", func() bool { return driver.Busy(stream.Category()) })
 	go write(ctx, second)
-	await.True(t, "a write behind it", func() bool { return driver.Waiting() == 1 })
+	testkit.AwaitTrue(t, "a write behind it", func() bool { return driver.Waiting() == 1 })
 	cancel()
-	err := await.Receive(t, "the end of the write behind it", second)
+	err := testkit.Receive(t, "the end of the write behind it", second)
 	held.Release()
 
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "all connections of the pool are in use (1 of 1); if a transaction of yours has one, use a store over it")
-	require.NoError(t, await.Receive(t, "the end of the first write", first))
+	require.NoError(t, testkit.Receive(t, "the end of the first write", first))
 }
 
 // A connection has one call at a time, and a transaction too.
@@ -264,11 +262,11 @@ func TestACallThatWaitsForItsTurnIsToldForWhat(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	conn := connect(t, pgtest.URL(t))
-	store := must.New(messagestore.New(must.New(postgres.New(conn, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(conn, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 
 	err := transactOf[pgx.Tx](t, store)(func(context.Context) error {
-		await.That(t, "a call that waits", func() (bool, any) {
+		testkit.Await(t, "a call that waits", func() (bool, any) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			_, err := store.Version(ctx, stream)
@@ -290,16 +288,16 @@ func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (store *messagestore.Store, transact func(f func(ctx context.Context) error) error){
 		"pgx": func(t *testing.T) (*messagestore.Store, func(f func(ctx context.Context) error) error) {
 			t.Helper()
-			pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
-			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-			store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+			pool := testkit.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
+			testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+			store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 			return store, transactOf[pgx.Tx](t, store)
 		},
 		"database/sql": func(t *testing.T) (*messagestore.Store, func(f func(ctx context.Context) error) error) {
 			t.Helper()
 			db := openSQL(t, pgtest.URL(t))
 			db.SetMaxOpenConns(1)
-			store := must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil))
+			store := testkit.Must(messagestore.New(testkit.Must(postgres.NewSQL(db, nil)), nil))
 			return store, transactOf[*sql.Tx](t, store)
 		},
 	} {
@@ -307,7 +305,7 @@ func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 			t.Parallel()
 			store, transact := open(t)
 			stream := storetest.Category(t).Stream("1")
-			must.Do(store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte("{}")}))(t)
+			testkit.Do(store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte("{}")}))(t)
 			var kept context.Context
 
 			err := transact(func(ctx context.Context) error {
@@ -339,7 +337,7 @@ func transactOf[Tx any](t *testing.T, store *messagestore.Store) func(f func(ctx
 
 func transactIn[Tx any](t *testing.T, store *messagestore.Store) func(ctx context.Context, f func(ctx context.Context) error) error {
 	t.Helper()
-	txs := must.Do(messagestore.Transactional[Tx](store))(t)
+	txs := testkit.Do(messagestore.Transactional[Tx](store))(t)
 	return func(ctx context.Context, f func(ctx context.Context) error) error {
 		_, err := txs.Transact(ctx, func(ctx context.Context, _ Tx) ([]messagestore.StreamWrite, error) {
 			return nil, f(ctx)
@@ -360,7 +358,7 @@ func TestTransactionWithRowsLeftOpenIsRolledBack(t *testing.T) {
 func TestTransactionThatAStatementAbortedIsRolledBack(t *testing.T) {
 	t.Parallel()
 	err := requireUndone(t, nil, func(ctx context.Context, tx pgx.Tx) error {
-		require.Error(t, must.ErrorOf(tx.Exec(ctx, "select 1/0")))
+		require.Error(t, testkit.ErrorOf(tx.Exec(ctx, "select 1/0")))
 		return nil
 	})
 	require.ErrorContains(t, err, "aborts the transaction")
@@ -379,7 +377,7 @@ func TestTransactionThatIsRolledBackByItsTextWritesNothing(t *testing.T) {
 func TestTransactionThatIsCommittedByItsTextWritesNoMessage(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	for _, text := range []string{"commit", "commit; begin", "commit and chain"} {
 		stream := storetest.Category(t).Stream("1")
 		_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
@@ -387,7 +385,7 @@ func TestTransactionThatIsCommittedByItsTextWritesNoMessage(t *testing.T) {
 			return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, err
 		})
 		require.ErrorIs(t, err, messagestore.ErrTransactionEnded, text)
-		require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), stream))(t), text)
+		require.Equal(t, messagestore.NoStream, testkit.Do(driver.Version(t.Context(), stream))(t), text)
 	}
 }
 
@@ -395,11 +393,11 @@ func TestTransactionHasSavepointsAndChoosesItsLevel(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	newCounters(t, pool)
-	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
-	must.Do(driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-		must.Do(tx.Exec(ctx, "set transaction isolation level serializable"))(t)
+	driver, stream := testkit.Must(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	testkit.Do(driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+		testkit.Do(tx.Exec(ctx, "set transaction isolation level serializable"))(t)
 		require.ErrorContains(t, pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
-			must.Do(inner.Exec(ctx, addSQL, string(stream)))(t)
+			testkit.Do(inner.Exec(ctx, addSQL, string(stream)))(t)
 			_, err := inner.Exec(ctx, "select 1/0")
 			return err
 		}), "division by zero")
@@ -408,7 +406,7 @@ func TestTransactionHasSavepointsAndChoosesItsLevel(t *testing.T) {
 			return err
 		}))
 		objects := tx.LargeObjects()
-		must.Do(objects.Create(ctx, 0))(t)
+		testkit.Do(objects.Create(ctx, 0))(t)
 		return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, nil
 	}))(t)
 	require.Equal(t, 1, counted(pool)(t, nil, string(stream)))
@@ -427,7 +425,7 @@ func TestATransactionGoesOnWithoutWhatWasPrepared(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			pool, _ := pgtest.PoolOfOne(t, func(*pgxpool.Config) {})
-			d, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+			d, stream := testkit.Must(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 			transact := func(between string) error {
 				return retried(func() error {
 					_, err := d.Transact(t.Context(), stream, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
@@ -438,10 +436,10 @@ func TestATransactionGoesOnWithoutWhatWasPrepared(t *testing.T) {
 				})
 			}
 			require.NoError(t, transact("select"))
-			must.Do(pool.Exec(t.Context(), test.before))(t)
+			testkit.Do(pool.Exec(t.Context(), test.before))(t)
 			require.NoError(t, transact(test.between))
 			require.NoError(t, transact(test.between))
-			require.EqualValues(t, 2, must.Do(d.Version(t.Context(), stream))(t))
+			require.EqualValues(t, 2, testkit.Do(d.Version(t.Context(), stream))(t))
 		})
 	}
 }
@@ -458,10 +456,10 @@ func retried(f func() error) (err error) {
 
 func TestTransactIsNotSupportedInATransaction(t *testing.T) {
 	t.Parallel()
-	tx := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
-	_, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)))
+	tx := testkit.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
+	_, err := messagestore.Transactional[pgx.Tx](testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
-	_, err = messagestore.Transactional[*sql.Tx](must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil)))
+	_, err = messagestore.Transactional[*sql.Tx](testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Pool(t), nil)), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
 
@@ -479,8 +477,8 @@ func TestASQLDatabaseOfAnotherDriverIsNotSupported(t *testing.T) {
 	t.Parallel()
 	db := sql.OpenDB(foreign{})
 	defer db.Close()
-	driver := must.New(postgres.NewSQL(db, nil))
-	require.ErrorIs(t, must.ErrorOf(driver.Version(t.Context(), "account-1")), messagestore.ErrNotSupported)
+	driver := testkit.Must(postgres.NewSQL(db, nil))
+	require.ErrorIs(t, testkit.ErrorOf(driver.Version(t.Context(), "account-1")), messagestore.ErrNotSupported)
 	_, err := driver.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.Append, error) {
 		t.Error("it was called")
 		return nil, nil
@@ -494,7 +492,7 @@ func TestAFunctionThatNeverReturnsKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	pool, _ := pgtest.PoolOfOne(t, nil)
 	newCounters(t, pool)
-	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	driver, stream := testkit.Must(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 	ctx, cancel := context.WithCancel(t.Context())
 	began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -509,14 +507,14 @@ func TestAFunctionThatNeverReturnsKeepsNoConnection(t *testing.T) {
 	<-began
 	cancel()
 
-	limited, stop := context.WithTimeout(t.Context(), await.Limit)
+	limited, stop := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer stop()
 	version, err := driver.Version(limited, stream)
 	require.NoError(t, err, "there is room for another connection")
 	require.Equal(t, messagestore.NoStream, version)
 	close(end)
-	require.ErrorIs(t, await.Receive(t, "the end of the transaction", ended), context.Canceled)
-	version = must.Do(driver.Version(limited, stream))(t)
+	require.ErrorIs(t, testkit.Receive(t, "the end of the transaction", ended), context.Canceled)
+	version = testkit.Do(driver.Version(limited, stream))(t)
 	require.Equal(t, messagestore.NoStream, version)
 }
 
@@ -626,12 +624,12 @@ func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
 	newCounters(t, all)
-	must.Do(all.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_copies (name text)"))(t)
+	testkit.Do(all.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_copies (name text)"))(t)
 	for name, first := range beginnings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy, pool := proxied(t)
-			driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+			driver, stream := testkit.Must(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 			transact := func(failure error) error {
 				_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
 					if err := first.add(ctx, tx, string(stream)); err != nil {
@@ -656,7 +654,7 @@ func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
 			}
 			require.Equal(t, first.trips, trips)
 			require.Equal(t, 2, counted(all)(t, nil, string(stream)))
-			require.EqualValues(t, 1, must.Do(driver.Version(t.Context(), stream))(t))
+			require.EqualValues(t, 1, testkit.Do(driver.Version(t.Context(), stream))(t))
 		})
 	}
 }
@@ -665,12 +663,12 @@ func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
 func TestATransactionOfNothingSendsNothing(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	nothing := func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.Append, error) { return nil, nil }
-	must.Do(driver.Transact(t.Context(), "", nothing))(t)
+	testkit.Do(driver.Transact(t.Context(), "", nothing))(t)
 	stop := proxy.Record()
 
-	must.Do(driver.Transact(t.Context(), "", nothing))(t)
+	testkit.Do(driver.Transact(t.Context(), "", nothing))(t)
 
 	require.Empty(t, stop())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -680,7 +678,7 @@ func TestATransactionOfNothingSendsNothing(t *testing.T) {
 		return nil, err
 	})
 	require.ErrorIs(t, err, context.Canceled)
-	must.Do(driver.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
+	testkit.Do(driver.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
 }
 
 // A first statement that fails aborts the transaction, as any other does, also where its text does
@@ -691,11 +689,11 @@ func TestAFirstStatementThatFailsAbortsTheTransaction(t *testing.T) {
 	newCounters(t, all)
 	for _, sql := range []string{"select 1/$1::int", "selekt $1", "select $1::int from nowhere", "insert into public.transact_counters values (null, $1)"} {
 		_, pool := proxied(t)
-		driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+		driver, stream := testkit.Must(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 		var refused *pgconn.PgError
 		_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-			require.Error(t, must.ErrorOf(tx.Exec(ctx, sql, 0)), sql)
-			require.ErrorAs(t, must.ErrorOf(tx.Exec(ctx, addSQL, string(stream))), &refused)
+			require.Error(t, testkit.ErrorOf(tx.Exec(ctx, sql, 0)), sql)
+			require.ErrorAs(t, testkit.ErrorOf(tx.Exec(ctx, addSQL, string(stream))), &refused)
 			return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, nil
 		})
 		require.ErrorContains(t, err, "aborts the transaction", sql)
@@ -715,16 +713,16 @@ func TestAConnectionThatWasGoneIsNoFailureOfTheFunction(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				_, pool := proxied(t)
-				store, stream := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
-				transactional := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
+				store, stream := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
+				transactional := testkit.Do(messagestore.Transactional[pgx.Tx](store))(t)
 				var pid, calls int
 				require.NoError(t, pool.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid))
-				must.Do(transactional.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
+				testkit.Do(transactional.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 					return nil, nil // it is checked, and has the driver's statements
 				}))(t)
-				must.Do(all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid))(t)
+				testkit.Do(all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid))(t)
 
-				must.Do(transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
+				testkit.Do(transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 					calls++
 					err := first.add(ctx, tx, string(stream))
 					if swallows {
@@ -745,11 +743,11 @@ func TestAConnectionOfADatabaseThatWasGoneIsNoFailure(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
 	for _, first := range []messagestore.StreamName{"", "none-1"} {
-		db := must.Do(sql.Open("pgx", pgtest.URL(t)))(t)
+		db := testkit.Do(sql.Open("pgx", pgtest.URL(t)))(t)
 		t.Cleanup(func() { require.NoError(t, db.Close()) })
 		db.SetMaxOpenConns(1)
-		store, stream := must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil)), storetest.Category(t).Stream("1")
-		transactional := must.Do(messagestore.Transactional[*sql.Tx](store))(t)
+		store, stream := testkit.Must(messagestore.New(testkit.Must(postgres.NewSQL(db, nil)), nil)), storetest.Category(t).Stream("1")
+		transactional := testkit.Do(messagestore.Transactional[*sql.Tx](store))(t)
 		calls := 0
 		add := func(ctx context.Context, _ *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 			calls++
@@ -759,12 +757,12 @@ func TestAConnectionOfADatabaseThatWasGoneIsNoFailure(t *testing.T) {
 		require.NoError(t, err)
 		var pid int
 		require.NoError(t, db.QueryRowContext(t.Context(), "select pg_backend_pid()").Scan(&pid))
-		must.Do(all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid))(t)
+		testkit.Do(all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid))(t)
 
-		must.Do(transactFrom(t.Context(), transactional, first, add))(t)
+		testkit.Do(transactFrom(t.Context(), transactional, first, add))(t)
 
 		require.Equal(t, 2, calls)
-		require.EqualValues(t, 1, must.Do(store.Version(t.Context(), stream))(t))
+		require.EqualValues(t, 1, testkit.Do(store.Version(t.Context(), stream))(t))
 	}
 }
 
@@ -777,8 +775,8 @@ func TestAFirstStatementThatCannotBeEncodedFailsAlone(t *testing.T) {
 	for _, wrong := range [][]any{{1, "one too many"}, {make(chan int)}} {
 		for _, goesOn := range []bool{false, true} {
 			_, pool := proxied(t)
-			store, stream := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
-			transactional := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
+			store, stream := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
+			transactional := testkit.Do(messagestore.Transactional[pgx.Tx](store))(t)
 			calls := 0
 			_, err := transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 				calls++
@@ -810,7 +808,7 @@ func TestRowsOfTheFirstStatementThatAreLeftOpen(t *testing.T) {
 	for _, first := range []messagestore.StreamName{"", "none-1"} {
 		for _, wrong := range []error{nil, errors.New("wrong")} {
 			_, pool := proxied(t)
-			driver := must.New(postgres.New(pool, nil))
+			driver := testkit.Must(postgres.New(pool, nil))
 			_, err := driver.Transact(t.Context(), first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
 				rows, err := tx.Query(ctx, "select generate_series(1, $1::int)", 3)
 				require.NoError(t, err)
@@ -833,10 +831,10 @@ func TestAReadBeginsTheTransaction(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
 	_, pool := proxied(t)
-	driver := must.New(postgres.New(pool, nil))
+	driver := testkit.Must(postgres.New(pool, nil))
 	pid := pgtest.Value[uint32](t, pool, "select pg_backend_pid()")
-	must.Do(driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-		must.Do(driver.Version(ctx, storetest.Category(t).Stream("1")))(t)
+	testkit.Do(driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+		testkit.Do(driver.Version(ctx, storetest.Category(t).Stream("1")))(t)
 		require.Equal(t, "idle in transaction", pgtest.Value[string](t, all, "select state from pg_stat_activity where pid = $1", pid))
 		require.Equal(t, pid, tx.Conn().PgConn().PID())
 		return nil, nil
@@ -851,8 +849,8 @@ func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
 	newCounters(t, all)
 	for _, first := range []messagestore.StreamName{"", "none-1"} {
 		_, pool := proxied(t)
-		store, stream := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
-		transactional := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
+		store, stream := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
+		transactional := testkit.Do(messagestore.Transactional[pgx.Tx](store))(t)
 		calls := 0
 		_, err := transactFrom(t.Context(), transactional, first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 			calls++
@@ -865,7 +863,7 @@ func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
 			var watching sync.WaitGroup
 			watching.Go(func() {
 				defer leave()
-				await.That(t, "the statement is at work", func() (is bool, _ any) {
+				testkit.Await(t, "the statement is at work", func() (is bool, _ any) {
 					err := all.QueryRow(t.Context(), "select exists (select from pg_stat_activity where query = $1 and state = 'active')", statement).Scan(&is)
 					return is, err
 				})
@@ -873,7 +871,7 @@ func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
 			_, err = tx.Exec(sent, statement, 60)
 			watching.Wait()
 			require.Error(t, err)
-			require.Error(t, must.ErrorOf(tx.Exec(ctx, addSQL, string(stream))))
+			require.Error(t, testkit.ErrorOf(tx.Exec(ctx, addSQL, string(stream))))
 			return []messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, nil
 		})
 		require.ErrorContains(t, err, "lost before COMMIT", first)

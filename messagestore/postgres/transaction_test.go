@@ -10,9 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -42,10 +41,10 @@ func eachLevel(t *testing.T, test func(t *testing.T, level pgx.TxIsoLevel, tx pg
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
 			alone(t, level)
-			tx := must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
-			must.Do(tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')"))(t)
+			tx := testkit.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
+			testkit.Do(tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')"))(t)
 
-			test(t, level, tx, must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
+			test(t, level, tx, testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)))
 		})
 	}
 }
@@ -56,34 +55,34 @@ func opened() messagestore.Envelope {
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	return must.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
+	return testkit.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
 }
 
 // requireUsable writes in the transaction, commits it, and sees it outside.
 func requireUsable(t *testing.T, tx pgx.Tx, outside *messagestore.Store) {
 	t.Helper()
 	stream := storetest.Category(t).Stream("after")
-	write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.NoStream, opened())
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)), stream, messagestore.NoStream, opened())
 	require.NoError(t, tx.Commit(t.Context()))
-	require.Equal(t, messagestore.Version(0), must.Do(outside.Version(t.Context(), stream))(t))
+	require.Equal(t, messagestore.Version(0), testkit.Do(outside.Version(t.Context(), stream))(t))
 }
 
 func TestWritesCommitAndRollBackWithTheTransaction(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		kept, undone := storetest.Category(t).Stream("kept"), storetest.Category(t).Stream("undone")
-		write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), kept, messagestore.NoStream, opened())
-		savepoint := must.Do(tx.Begin(t.Context()))(t)
-		write(t, must.New(messagestore.New(must.New(postgres.New(savepoint, nil)), nil)), undone, messagestore.NoStream, opened())
+		write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)), kept, messagestore.NoStream, opened())
+		savepoint := testkit.Do(tx.Begin(t.Context()))(t)
+		write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(savepoint, nil)), nil)), undone, messagestore.NoStream, opened())
 		require.NoError(t, savepoint.Rollback(t.Context()))
-		version := must.Do(outside.Version(t.Context(), kept))(t)
+		version := testkit.Do(outside.Version(t.Context(), kept))(t)
 		require.Equal(t, messagestore.NoStream, version)
 
 		require.NoError(t, tx.Commit(t.Context()))
 
-		version = must.Do(outside.Version(t.Context(), kept))(t)
+		version = testkit.Do(outside.Version(t.Context(), kept))(t)
 		require.Equal(t, messagestore.Version(0), version)
-		version = must.Do(outside.Version(t.Context(), undone))(t)
+		version = testkit.Do(outside.Version(t.Context(), undone))(t)
 		require.Equal(t, messagestore.NoStream, version)
 	})
 }
@@ -92,17 +91,17 @@ func TestConflictLeavesTheTransactionUsable(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		stream := storetest.Category(t).Stream("1")
-		inside := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
+		inside := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil))
 		first := opened()
 		write(t, inside, stream, messagestore.NoStream, first)
 
 		_, err := inside.Write(t.Context(), stream, messagestore.NoStream, opened())
-		conflict := must.As[*messagestore.VersionConflictError](t, err)
+		conflict := testkit.As[*messagestore.VersionConflictError](t, err)
 		require.Equal(t, messagestore.VersionConflictError{Stream: stream, Expected: messagestore.NoStream, Actual: 0}, *conflict)
 
 		first.Body = messagestore.Raw{Type: "Closed", Data: []byte(`{}`)}
-		require.ErrorIs(t, must.ErrorOf(inside.Write(t.Context(), stream, messagestore.AnyVersion, first)), messagestore.ErrIDConflict)
-		require.ErrorIs(t, must.ErrorOf(inside.Write(t.Context(), stream, messagestore.AnyVersion, opened(), first)), messagestore.ErrIDConflict)
+		require.ErrorIs(t, testkit.ErrorOf(inside.Write(t.Context(), stream, messagestore.AnyVersion, first)), messagestore.ErrIDConflict)
+		require.ErrorIs(t, testkit.ErrorOf(inside.Write(t.Context(), stream, messagestore.AnyVersion, opened(), first)), messagestore.ErrIDConflict)
 		requireUsable(t, tx, outside)
 	})
 }
@@ -117,9 +116,9 @@ func TestConflictWithWhatTheTransactionCannotSee(t *testing.T) {
 			write(t, outside, stream, messagestore.AnyVersion, opened())
 		}
 
-		_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
+		_, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
 
-		conflict := must.As[*messagestore.VersionConflictError](t, err)
+		conflict := testkit.As[*messagestore.VersionConflictError](t, err)
 		require.Equal(t, stream, conflict.Stream)
 		require.Equal(t, messagestore.NoStream, conflict.Expected)
 		if level == pgx.ReadCommitted {
@@ -136,13 +135,13 @@ func TestCheckMeetsWhatTheTransactionCannotSee(t *testing.T) {
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		checked, written := storetest.Category(t).Stream("checked"), storetest.Category(t).Stream("written")
 		write(t, outside, checked, messagestore.NoStream, opened())
-		inside := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
+		inside := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil))
 
 		_, err := inside.WriteStreams(t.Context(),
 			messagestore.StreamWrite{Stream: checked, Expected: messagestore.NoStream},
 			messagestore.StreamWrite{Stream: written, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened()}})
 
-		conflict := must.As[*messagestore.VersionConflictError](t, err)
+		conflict := testkit.As[*messagestore.VersionConflictError](t, err)
 		require.Equal(t, checked, conflict.Stream)
 		requireUsable(t, tx, outside)
 	})
@@ -165,7 +164,7 @@ func TestTransactionTooOldToTellIsASerializationFailure(t *testing.T) {
 				}
 				write(t, outside, stream, messagestore.NoStream, theirs)
 
-				written, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, expected, mine)
+				written, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, expected, mine)
 
 				if level == pgx.ReadCommitted {
 					require.NoError(t, err)
@@ -175,7 +174,7 @@ func TestTransactionTooOldToTellIsASerializationFailure(t *testing.T) {
 				}
 				require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 				require.NotErrorIs(t, err, messagestore.ErrVersionConflict)
-				refused := must.As[*pgconn.PgError](t, err)
+				refused := testkit.As[*pgconn.PgError](t, err)
 				require.Equal(t, "40001", refused.Code)
 			})
 		})
@@ -189,25 +188,25 @@ func TestIDTakenInAnotherCategoryMeanwhileIsARow(t *testing.T) {
 	for name, bodies := range map[string]int{"one message": 1, "several messages": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			outside := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+			outside := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 			theirs, ours := storetest.Category(t).Stream("1"), storetest.Category(t).Stream("2")
 			taken := opened()
-			other := must.Do(pool.Begin(t.Context()))(t)
-			write(t, must.New(messagestore.New(must.New(postgres.New(other, nil)), nil)), theirs, messagestore.NoStream, taken)
+			other := testkit.Do(pool.Begin(t.Context()))(t)
+			write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(other, nil)), nil)), theirs, messagestore.NoStream, taken)
 
 			tx := begin(t, pgx.ReadCommitted)
-			done := await.Go(func() error {
+			done := testkit.Go(func() error {
 				messages := []messagestore.Body{taken}
 				for range bodies - 1 {
 					messages = append(messages, opened())
 				}
-				_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), ours, messagestore.NoStream, messages...)
+				_, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).Write(t.Context(), ours, messagestore.NoStream, messages...)
 				return err
 			})
 			waitUntilBlocked(t, pool, tx.Conn().PgConn().PID())
 			require.NoError(t, other.Commit(t.Context()))
 
-			conflict := must.As[*messagestore.IDConflictError](t, await.Receive(t, "the end of the call", done))
+			conflict := testkit.As[*messagestore.IDConflictError](t, testkit.Receive(t, "the end of the call", done))
 			require.Equal(t, messagestore.IDConflictError{ID: taken.ID, Stream: theirs, Position: 0}, *conflict)
 			requireUsable(t, tx, outside)
 		})
@@ -220,7 +219,7 @@ func TestWhatATransactionCannotSeeIsNotSaidToBeNotWritten(t *testing.T) {
 	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		stream := storetest.Category(t).Stream("1")
 		message := opened()
-		inside := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
+		inside := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil))
 		lost := &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}}
 		write(t, outside, stream, messagestore.NoStream, message)
 
@@ -233,7 +232,7 @@ func TestWhatATransactionCannotSeeIsNotSaidToBeNotWritten(t *testing.T) {
 			return
 		}
 		require.NotErrorIs(t, err, messagestore.ErrNotWritten)
-		refused := must.As[*pgconn.PgError](t, err)
+		refused := testkit.As[*pgconn.PgError](t, err)
 		require.Equal(t, "0A000", refused.Code)
 		require.Equal(t, "what was not written is known at READ COMMITTED only, and this transaction is at "+string(level), refused.Message)
 	})
@@ -245,26 +244,26 @@ func TestWhatATransactionSeesIsFoundAtEveryLevel(t *testing.T) {
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		stream := storetest.Category(t).Stream("1")
 		message := opened()
-		driver := must.New(postgres.New(tx, nil))
-		write(t, must.New(messagestore.New(driver, nil)), stream, messagestore.NoStream, message)
+		driver := testkit.Must(postgres.New(tx, nil))
+		write(t, testkit.Must(messagestore.New(driver, nil)), stream, messagestore.NoStream, message)
 
-		require.Len(t, must.Do(driver.Find(t.Context(), stream, []uuid.UUID{message.ID}))(t), 1)
+		require.Len(t, testkit.Do(driver.Find(t.Context(), stream, []uuid.UUID{message.ID}))(t), 1)
 		requireUsable(t, tx, outside)
 	})
 }
 
 func begin(t *testing.T, level pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
-	return must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
+	return testkit.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
 }
 
 // waitUntilBlocked returns when the backend waits for somebody's lock.
 func waitUntilBlocked(t *testing.T, db postgres.DB, pid uint32) {
 	t.Helper()
-	await.True(t, fmt.Sprintf("backend %d, which waits for a lock", pid), func() bool {
+	testkit.AwaitTrue(t, fmt.Sprintf("backend %d, which waits for a lock", pid), func() bool {
 		rows, err := db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
 		require.NoError(t, err)
-		return must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]))(t)
+		return testkit.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]))(t)
 	})
 }
 
@@ -274,11 +273,11 @@ func TestOneMessageOfATransactionThatIsTooOldMeetsAConflict(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	stream := storetest.Category(t).Stream("1")
-	tx := must.Do(pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))(t)
+	tx := testkit.Do(pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))(t)
 	defer tx.Rollback(t.Context())                                   //nolint:errcheck // whatever became of the test
 	_, err := tx.Exec(t.Context(), "select 1 from pg_class limit 1") // it begins to see
 	require.NoError(t, err)
-	must.Do(must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.NoStream)))(t)
+	testkit.Do(testkit.Must(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.NoStream)))(t)
 
 	outcome := pgtest.Value[string](t, tx, "select outcome from dibs.append_one($1, -1, gen_random_uuid(), 'Opened', '{}', null)", string(stream))
 

@@ -12,10 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -29,7 +28,7 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 	for name, url := range map[string]string{"Straight": pgtest.URL(t), "ThroughPgBouncer": pgtest.PgBouncer(t, pgtest.URL(t)).URL} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			config := must.Do(pgxpool.ParseConfig(url))(t)
+			config := testkit.Do(pgxpool.ParseConfig(url))(t)
 			var before, after atomic.Int64
 			config.MaxConns = 2
 			config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
@@ -40,31 +39,31 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 				after.Add(1)
 				return nil
 			}
-			pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-			driver := must.New(postgres.New(pool, nil))
+			pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+			testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+			driver := testkit.Must(postgres.New(pool, nil))
 			t.Cleanup(func() { require.NoError(t, driver.Close()) })
-			store := must.New(messagestore.New(driver, nil))
+			store := testkit.Must(messagestore.New(driver, nil))
 			stream := storetest.Category(t).Stream("1")
 			write(t, store, stream, messagestore.NoStream, opened())
 			require.Equal(t, 2, store.Connections())
 			for range 2 {
-				conn := must.Do(pool.Acquire(t.Context()))(t)
+				conn := testkit.Do(pool.Acquire(t.Context()))(t)
 				t.Cleanup(conn.Release)
 			}
-			ctx, cancel := context.WithTimeout(callctx.Upkeep(t.Context()), await.Limit)
+			ctx, cancel := context.WithTimeout(callctx.Upkeep(t.Context()), testkit.WaitLimit)
 			defer cancel()
 
 			for range 3 {
-				must.Do(store.Write(ctx, stream, messagestore.AnyVersion, opened()))(t)
-				must.Do(store.Last(ctx, stream))(t)
+				testkit.Do(store.Write(ctx, stream, messagestore.AnyVersion, opened()))(t)
+				testkit.Do(store.Last(ctx, stream))(t)
 			}
 
 			require.Equal(t, []int64{3, 3}, []int64{before.Load(), after.Load()}, "one beside the pool of two, for all calls")
 			short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
-			require.ErrorContains(t, must.ErrorOf(store.Last(short, stream)), "all connections of the pool are in use (2 of 2)")
-			require.ErrorIs(t, must.ErrorOf(store.Write(short, stream, messagestore.AnyVersion, opened())), context.DeadlineExceeded)
+			require.ErrorContains(t, testkit.ErrorOf(store.Last(short, stream)), "all connections of the pool are in use (2 of 2)")
+			require.ErrorIs(t, testkit.ErrorOf(store.Write(short, stream, messagestore.AnyVersion, opened())), context.DeadlineExceeded)
 		})
 	}
 }
@@ -74,7 +73,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 	t.Parallel()
 	url := pgtest.URL(t)
 	pgtest.Pool(t)
-	config := must.Do(pgxpool.ParseConfig(url))(t)
+	config := testkit.Do(pgxpool.ParseConfig(url))(t)
 	config.MaxConns = 1
 	dialled, goOn := make(chan struct{}), make(chan struct{})
 	var dials atomic.Int64
@@ -89,9 +88,9 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 		}
 		return nil
 	}
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	held := make(chan *pgxpool.Conn, 1)
 	go func() {
 		conn, err := pool.Acquire(t.Context())
@@ -99,20 +98,20 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 			held <- conn
 		}
 	}()
-	await.Receive(t, "the pool connects", dialled)
+	testkit.Receive(t, "the pool connects", dialled)
 	ended := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(t.Context())), await.Limit)
+		ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(t.Context())), testkit.WaitLimit)
 		defer cancel()
 		_, err := store.Now(ctx)
 		ended <- err
 	}()
-	await.True(t, "it waits for the pool", func() bool { return pool.Stat().ConstructingConns() == 1 })
+	testkit.AwaitTrue(t, "it waits for the pool", func() bool { return pool.Stat().ConstructingConns() == 1 })
 
 	close(goOn)
 
-	conn := await.Receive(t, "a caller has the pool's connection", held)
-	require.NoError(t, await.Receive(t, "upkeep goes on", ended))
+	conn := testkit.Receive(t, "a caller has the pool's connection", held)
+	require.NoError(t, testkit.Receive(t, "upkeep goes on", ended))
 	conn.Release()
 }
 
@@ -120,10 +119,10 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 	t.Parallel()
 	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = t.Name() })
-	driver := must.New(postgres.New(pool, nil))
-	conn := must.Do(pool.Acquire(t.Context()))(t)
+	driver := testkit.Must(postgres.New(pool, nil))
+	conn := testkit.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
-	must.Do(driver.Now(callctx.Upkeep(t.Context())))(t)
+	testkit.Do(driver.Now(callctx.Upkeep(t.Context())))(t)
 	sessions := func() (n int) {
 		require.NoError(t, conn.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = $1", t.Name()).Scan(&n))
 		return n
@@ -132,7 +131,7 @@ func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 
 	require.NoError(t, driver.Close())
 
-	await.Equal(t, "the sessions", 1, sessions)
+	testkit.AwaitEqual(t, "the sessions", 1, sessions)
 }
 
 // A slowLine returns from the write of a message when its answer was read and another read waits,
@@ -147,7 +146,7 @@ func (l slowLine) Write(b []byte) (int, error) {
 	before := l.begun.Load()
 	n, err := l.Conn.Write(b)
 	if bytes.Contains(b, []byte("Opened")) {
-		await.Equal(l.t, "a second read in pgx's goroutine", true, func() bool { return l.begun.Load() > before+1 })
+		testkit.AwaitEqual(l.t, "a second read in pgx's goroutine", true, func() bool { return l.begun.Load() > before+1 })
 	}
 	return n, err
 }
@@ -162,7 +161,7 @@ func (l slowLine) Read(b []byte) (int, error) {
 func TestAConnectionBesideThePoolIsNotReadBetweenCalls(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	config := must.Do(pgxpool.ParseConfig(pgtest.URL(t)))(t)
+	config := testkit.Do(pgxpool.ParseConfig(pgtest.URL(t)))(t)
 	config.MaxConns = 1
 	var begun, waiting atomic.Int64
 	dial := config.ConnConfig.DialFunc
@@ -170,16 +169,16 @@ func TestAConnectionBesideThePoolIsNotReadBetweenCalls(t *testing.T) {
 		conn, err := dial(ctx, network, address)
 		return slowLine{conn, t, &begun, &waiting}, err
 	}
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	driver := must.New(postgres.New(pool, nil))
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	driver := testkit.Must(postgres.New(pool, nil))
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	store := must.New(messagestore.New(driver, nil))
-	conn := must.Do(pool.Acquire(t.Context()))(t)
+	store := testkit.Must(messagestore.New(driver, nil))
+	conn := testkit.Do(pool.Acquire(t.Context()))(t)
 	t.Cleanup(conn.Release)
 	require.NoError(t, conn.Conn().PgConn().SyncConn(t.Context()))
 
-	must.Do(store.Write(callctx.Upkeep(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened()))(t)
+	testkit.Do(store.Write(callctx.Upkeep(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened()))(t)
 
 	require.Zero(t, waiting.Load(), "a goroutine of pgx reads until the connection is closed")
 }

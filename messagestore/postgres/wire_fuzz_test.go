@@ -18,9 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -218,7 +217,7 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 	f.Fuzz(func(t *testing.T, outcomes, versions, positions, times, m0, m1, m2, m3, m4, m5, m6, m7 []byte, one, two uint8, meet bool) {
 		for n := range 15 {
 			if n != 12 {
-				require.Error(t, must.ErrorOf(readEach(make([][]byte, n))))
+				require.Error(t, testkit.ErrorOf(readEach(make([][]byte, n))))
 			}
 		}
 		columns := [][]byte{outcomes, versions, positions, times, m0, m1, m2, m3, m4, m5, m6, m7}
@@ -424,7 +423,7 @@ func FuzzNotificationIsOneOrTellsOfNoPosition(f *testing.F) {
 		f.Add(seed)
 	}
 	form := regexp.MustCompile(`(?s)^([^-]*)-\+?([0-9]+)$`)
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name + "-7")
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -476,7 +475,7 @@ func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
 			require.False(t, pglink.Retryable(err), "what may have happened is not done again")
 		}
 		if pglink.Definite(said) && code == "DB001" {
-			invalid := must.As[*messagestore.InvalidError](t, err)
+			invalid := testkit.As[*messagestore.InvalidError](t, err)
 			require.Empty(t, invalid.Value)
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
 		}
@@ -558,5 +557,5 @@ func writtenMark(t *testing.T, m messagestore.Mark) json.RawMessage {
 		micros := m.Time.UnixMicro()
 		written.Time = &micros
 	}
-	return must.Do(json.Marshal(written))(t)
+	return testkit.Do(json.Marshal(written))(t)
 }

@@ -13,10 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -60,13 +59,13 @@ func on(t *testing.T, kinds map[string]func(t *testing.T) *kept, test func(t *te
 func onSQLite(t *testing.T) *kept {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "store.db")
-	driver := must.Do(sqlite.Open(t.Context(), path, nil))(t)
+	driver := testkit.Do(sqlite.Open(t.Context(), path, nil))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	db := must.Do(sql.Open("sqlite", path))(t)
+	db := testkit.Do(sql.Open("sqlite", path))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return &kept{driver, driver, must.New(messagestore.New(driver, nil)), func(t *testing.T, statement string) {
+	return &kept{driver, driver, testkit.Must(messagestore.New(driver, nil)), func(t *testing.T, statement string) {
 		t.Helper()
-		require.NoError(t, must.ErrorOf(db.ExecContext(t.Context(), statement)), statement)
+		require.NoError(t, testkit.ErrorOf(db.ExecContext(t.Context(), statement)), statement)
 	}, func(t *testing.T, query string) (n int) {
 		t.Helper()
 		require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n))
@@ -77,8 +76,8 @@ func onSQLite(t *testing.T) *kept {
 func onPostgreSQL(t *testing.T) *kept {
 	t.Helper()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	driver := must.New(postgres.New(pool, nil))
-	return &kept{must.New(admin.New(pool, nil)), driver, must.New(messagestore.New(driver, nil)), func(t *testing.T, statement string) {
+	driver := testkit.Must(postgres.New(pool, nil))
+	return &kept{testkit.Must(admin.New(pool, nil)), driver, testkit.Must(messagestore.New(driver, nil)), func(t *testing.T, statement string) {
 		t.Helper()
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), "SET LOCAL session_replication_role = replica; "+statement) // no trigger fires
@@ -103,7 +102,7 @@ func (k *kept) table(name string) string {
 func (k *kept) take(t *testing.T, c queuing.Take, want int, finishes ...queuing.Finish) queuing.Taken {
 	t.Helper()
 	c.Policy, c.Session, c.Lease, c.Want, c.Finishes = queuing.Policy{MaxFailures: 10}, 1, time.Hour, want, finishes
-	return must.Do(k.driver.QueueTake(t.Context(), c))(t)
+	return testkit.Do(k.driver.QueueTake(t.Context(), c))(t)
 }
 
 // takeAll is take that demands that the deliveries have ended as asked.
@@ -119,7 +118,7 @@ func (k *kept) takeAll(t *testing.T, c queuing.Take, want int, finishes ...queui
 func (k *kept) fill(t *testing.T, stream messagestore.StreamName, n int) {
 	t.Helper()
 	for range n {
-		must.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte(`{}`)}))(t)
+		testkit.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte(`{}`)}))(t)
 	}
 }
 
@@ -159,22 +158,22 @@ func openItemsStay(t *testing.T, k *kept) {
 	}
 	trim := func(stream messagestore.StreamName) retention.Trimmed {
 		t.Helper()
-		return must.Do(k.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
+		return testkit.Do(k.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 	}
 	forget := func() retention.Forgotten {
 		t.Helper()
-		return must.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t)
+		return testkit.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t)
 	}
 	logged := func() int { return k.count(t, "SELECT count(*) FROM "+k.table("queue_log")) }
 
-	require.ErrorIs(t, must.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour, nil)), messagestore.ErrInvalid, "no queue reads it")
+	require.ErrorIs(t, testkit.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour, nil)), messagestore.ErrInvalid, "no queue reads it")
 	require.Empty(t, take(0)) // the queue is there, and has looked at nothing
 	require.NoError(t, driver.QueueLeave(t.Context(), queuing.Leave{Queue: q, Session: 2}))
 	require.Equal(t, retention.Trimmed{Stream: a, Version: 2, Queue: q.Name}, trim(a))
 	items := take(10)
 	require.Len(t, items, 3, "the first of each stream")
 	require.Equal(t, retention.Trimmed{Stream: a, Version: 2, Queue: q.Name}, trim(a))
-	require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), b, messagestore.AnyVersion, &retention.DeleteOptions{DryRun: true})), retention.ErrOpenItem)
+	require.ErrorIs(t, testkit.ErrorOf(k.Delete(t.Context(), b, messagestore.AnyVersion, &retention.DeleteOptions{DryRun: true})), retention.ErrOpenItem)
 	require.Zero(t, forget())
 
 	second := take(1, ended(items[0], queuing.Complete))
@@ -186,25 +185,25 @@ func openItemsStay(t *testing.T, k *kept) {
 	require.Zero(t, forget(), "the last of the stream is out")
 	require.Empty(t, take(1, ended(last[0], queuing.Complete)))
 	require.Equal(t, 1, logged())
-	require.ErrorIs(t, must.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour-1, nil)), messagestore.ErrInvalid)
+	require.ErrorIs(t, testkit.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour-1, nil)), messagestore.ErrInvalid)
 	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, forget())
 	require.Zero(t, logged(), "the log goes with the item")
-	require.Equal(t, messagestore.NoStream, must.Do(store.Version(t.Context(), b))(t))
+	require.Equal(t, messagestore.NoStream, testkit.Do(store.Version(t.Context(), b))(t))
 
-	changed := must.Do(driver.QueueChange(t.Context(), queuing.Change{
+	changed := testkit.Do(driver.QueueChange(t.Context(), queuing.Change{
 		Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{second[0].Message.GlobalPosition}, Reason: "asked",
 	}))(t)
 	require.Len(t, changed, 1)
 	require.Equal(t, retention.Trimmed{Stream: a, Removed: 1, First: 2, Version: 2}, trim(a), "the last stays anyway")
-	require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), a, messagestore.AnyVersion, nil)), retention.ErrOpenItem)
+	require.ErrorIs(t, testkit.ErrorOf(k.Delete(t.Context(), a, messagestore.AnyVersion, nil)), retention.ErrOpenItem)
 	third := take(1)
 	require.Equal(t, a, third[0].Message.Stream)
 	require.Empty(t, take(0, ended(third[0], queuing.Bury)))
-	require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), a, messagestore.AnyVersion, nil)), retention.ErrOpenItem, "it may be redriven")
-	must.Do(driver.QueueChange(t.Context(), queuing.Change{
+	require.ErrorIs(t, testkit.ErrorOf(k.Delete(t.Context(), a, messagestore.AnyVersion, nil)), retention.ErrOpenItem, "it may be redriven")
+	testkit.Do(driver.QueueChange(t.Context(), queuing.Change{
 		Queue: q, Action: queuing.Drop, Positions: []messagestore.GlobalPosition{third[0].Message.GlobalPosition}, Reason: "asked",
 	}))(t)
-	must.Do(k.Delete(t.Context(), a, messagestore.AnyVersion, nil))(t)
+	testkit.Do(k.Delete(t.Context(), a, messagestore.AnyVersion, nil))(t)
 }
 
 // The first message of a stream of a queue of streams is open until it is completed, and the whole
@@ -229,11 +228,11 @@ func openStreamsStay(t *testing.T, k *kept) {
 	}
 	stays := func(state queuing.State, position messagestore.GlobalPosition) {
 		t.Helper()
-		require.Equal(t, state, must.Do(driver.QueueItem(t.Context(), q, position))(t).State)
-		trimmed := must.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
+		require.Equal(t, state, testkit.Do(driver.QueueItem(t.Context(), q, position))(t).State)
+		trimmed := testkit.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 		require.Equal(t, retention.Trimmed{Stream: a, Version: 4, Queue: q.Name}, trimmed)
-		require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), a, messagestore.AnyVersion, nil)), retention.ErrOpenItem)
-		require.Zero(t, must.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t))
+		require.ErrorIs(t, testkit.ErrorOf(k.Delete(t.Context(), a, messagestore.AnyVersion, nil)), retention.ErrOpenItem)
+		require.Zero(t, testkit.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t))
 	}
 	items := take(10)
 	require.Len(t, items, 2)
@@ -247,14 +246,14 @@ func openStreamsStay(t *testing.T, k *kept) {
 	}{{queuing.Wait, queuing.Later}, {queuing.Suspend, queuing.Suspended}, {queuing.Bury, queuing.Dead}} {
 		require.Empty(t, take(1, queuing.Finish{Delivery: first, Kind: turn.kind, Delay: queuing.MaxDelay, Seen: last.Position}))
 		stays(turn.state, first.Position)
-		must.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{first.Position}}))(t)
+		testkit.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{first.Position}}))(t)
 		first = take(1)[0].Delivery()
 	}
 
 	require.Empty(t, take(1, queuing.Finish{Delivery: first, Kind: queuing.Complete}))
-	trimmed := must.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
+	trimmed := testkit.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 	require.Equal(t, retention.Trimmed{Stream: a, Removed: 4, First: 4, Version: 4}, trimmed)
-	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 1}, must.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t))
+	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 1}, testkit.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t))
 }
 
 // A repeated completion after the removal of its message is answered as long as the item's log
@@ -284,7 +283,7 @@ func aCompletionIsToldAgainAfterATrim(t *testing.T, k *kept) {
 	again := []queuing.Finish{ended(first, 1, queuing.Complete), ended(second, 0, queuing.Complete), ended(first, 0, queuing.Complete), ended(first, 2, queuing.Complete)}
 	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Done, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
 
-	require.EqualValues(t, 2, must.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t).Removed)
+	require.EqualValues(t, 2, testkit.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t).Removed)
 	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Lost, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
 }
 
@@ -302,21 +301,21 @@ func aMessageInAQueueOfParkedOnesStays(t *testing.T, k *kept) {
 	q := queuing.Queue{Name: "parked:mail:c", Category: category}
 	a := category.Stream("a")
 	k.fill(t, a, 3)
-	at := must.Do(k.store.Last(t.Context(), a))(t)
-	require.True(t, must.Do(driver.QueuePark(t.Context(), queuing.Parking{Queue: q, Position: at.GlobalPosition, Failures: 1, Error: "no"}))(t))
+	at := testkit.Do(k.store.Last(t.Context(), a))(t)
+	require.True(t, testkit.Do(driver.QueuePark(t.Context(), queuing.Parking{Queue: q, Position: at.GlobalPosition, Failures: 1, Error: "no"}))(t))
 	k.fill(t, a, 2)
 
-	trimmed := must.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
+	trimmed := testkit.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 	require.Equal(t, retention.Trimmed{Stream: a, Removed: 2, First: 2, Version: 4, Queue: q.Name}, trimmed)
-	require.ErrorIs(t, must.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour, nil)), messagestore.ErrInvalid, "no queue reads it")
-	must.Do(k.Delete(t.Context(), a, messagestore.AnyVersion, nil))(t)
+	require.ErrorIs(t, testkit.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour, nil)), messagestore.ErrInvalid, "no queue reads it")
+	testkit.Do(k.Delete(t.Context(), a, messagestore.AnyVersion, nil))(t)
 
-	must.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{at.GlobalPosition}}))(t)
-	taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
+	testkit.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{at.GlobalPosition}}))(t)
+	taken := testkit.Do(driver.QueueTake(t.Context(), queuing.Take{
 		Queue: q, Policy: queuing.Policy{MaxFailures: 1}, Session: 1, Lease: time.Hour, Want: 1, Slots: math.MaxUint32,
 	}))(t)
 	require.Empty(t, taken.Items)
-	all := must.Do(driver.Queues(t.Context()))(t)
+	all := testkit.Do(driver.Queues(t.Context()))(t)
 	i := slices.IndexFunc(all, func(s queuing.Status) bool { return s.Queue == q })
 	require.Zero(t, all[i].Dead+all[i].Later, "its item has ended")
 }
@@ -326,7 +325,7 @@ func aMessageInAQueueOfParkedOnesStays(t *testing.T, k *kept) {
 // was expired.
 func queued(t *testing.T, driver queuing.Driver) {
 	t.Helper()
-	store := must.Do(messagestore.New(driver, nil))(t)
+	store := testkit.Do(messagestore.New(driver, nil))(t)
 	at := map[messagestore.StreamName]messagestore.GlobalPosition{}
 	for _, stream := range []messagestore.StreamName{"mail-a", "mail-b", "mail-c", "mail-d", "mail-e", "mail-f"} {
 		n := 1
@@ -334,22 +333,22 @@ func queued(t *testing.T, driver queuing.Driver) {
 			n = 3
 		}
 		for range n {
-			must.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
+			testkit.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
 		}
-		m := must.Do(store.Last(t.Context(), stream))(t)
+		m := testkit.Do(store.Last(t.Context(), stream))(t)
 		at[stream] = m.GlobalPosition
 	}
 	q := queuing.Queue{Name: "mail", Category: "mail"}
 	take := func(session int64, lease time.Duration, want int, finishes ...queuing.Finish) []queuing.Taking {
 		t.Helper()
-		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
+		taken := testkit.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: q, Policy: queuing.Policy{MaxFailures: 10}, Session: session, Lease: lease, Want: want, Finishes: finishes,
 		}))(t)
 		return taken.Items
 	}
 	cancel := func(position messagestore.GlobalPosition) {
 		t.Helper()
-		changed := must.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{position}, Reason: "asked"}))(t)
+		changed := testkit.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{position}, Reason: "asked"}))(t)
 		require.Len(t, changed, 1)
 	}
 	cancel(at["mail-d"])
@@ -361,10 +360,10 @@ func queued(t *testing.T, driver queuing.Driver) {
 	take(1, time.Hour, 0,
 		queuing.Finish{Delivery: items[1].Delivery(), Kind: queuing.Retry, Delay: time.Hour, Error: "it failed"},
 		queuing.Finish{Delivery: items[2].Delivery(), Kind: queuing.Bury, Error: "it cannot be"})
-	must.Do(driver.QueueFinish(t.Context(), q, 1, []queuing.Delivery{items[3].Delivery()}))(t)
-	await.True(t, "the session is over", func() bool {
+	testkit.Do(driver.QueueFinish(t.Context(), q, 1, []queuing.Delivery{items[3].Delivery()}))(t)
+	testkit.AwaitTrue(t, "the session is over", func() bool {
 		take(1, time.Hour, 0)
-		item := must.Do(driver.QueueItem(t.Context(), q, at["mail-f"]))(t)
+		item := testkit.Do(driver.QueueItem(t.Context(), q, at["mail-f"]))(t)
 		return item.State == queuing.Later
 	})
 }
@@ -395,13 +394,13 @@ func requireFound(t *testing.T, fill func(t *testing.T, driver queuing.Driver), 
 					}
 				}
 				fill(t, k.driver)
-				found := must.Do(k.Verify(t.Context(), nil))(t)
+				found := testkit.Do(k.Verify(t.Context(), nil))(t)
 				require.Empty(t, found.Violations)
 				require.EqualValues(t, 1, found.Checked.Queues)
 
 				k.exec(t, d.statement)
 
-				found = must.Do(k.Verify(t.Context(), nil))(t)
+				found = testkit.Do(k.Verify(t.Context(), nil))(t)
 				var all []string
 				for _, v := range found.Violations {
 					require.Contains(t, rules, v.Rule)
@@ -451,17 +450,17 @@ func TestVerifyFindsDamageOfQueues(t *testing.T) {
 // logged, b waits, c is suspended, d is dead.
 func turned(t *testing.T, driver queuing.Driver) {
 	t.Helper()
-	store := must.Do(messagestore.New(driver, nil))(t)
+	store := testkit.Do(messagestore.New(driver, nil))(t)
 	q := queuing.Queue{Name: "saga", Category: "saga"}
 	take := func(want int, finishes ...queuing.Finish) []queuing.Taking {
 		t.Helper()
-		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
+		taken := testkit.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: q, Wakes: []string{"Send"}, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
 		}))(t)
 		return taken.Items
 	}
 	for _, stream := range []messagestore.StreamName{"saga-a", "saga-b", "saga-c", "saga-d", "saga-a", "saga-b"} {
-		must.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
+		testkit.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
 	}
 	items := take(10)
 	require.Len(t, items, 4)
@@ -474,7 +473,7 @@ func turned(t *testing.T, driver queuing.Driver) {
 	for _, item := range items {
 		all = append(all, item.Message.GlobalPosition)
 	}
-	must.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: all, Reason: "asked"}))(t)
+	testkit.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: all, Reason: "asked"}))(t)
 	require.Len(t, take(10), 4)
 	take(0, end(1, 2, queuing.Wait), end(2, 2, queuing.Suspend), end(3, 2, queuing.Bury))
 }

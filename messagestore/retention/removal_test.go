@@ -10,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/removal"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -30,12 +29,12 @@ func (k *kept) filled(t *testing.T, n int) *kept {
 
 func (k *kept) write(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	return must.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
+	return testkit.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
 }
 
 func (k *kept) trim(t *testing.T, stream messagestore.StreamName, options retention.TrimOptions) retention.Trimmed {
 	t.Helper()
-	return must.Do(k.Trim(t.Context(), stream, &options))(t)
+	return testkit.Do(k.Trim(t.Context(), stream, &options))(t)
 }
 
 // ageUpTo has the messages of account-1 up to a position be older.
@@ -56,7 +55,7 @@ func (k *kept) requirePositions(t *testing.T, stream messagestore.StreamName, wa
 		positions = append(positions, int(m.Position))
 	}
 	require.Equal(t, want, positions)
-	require.Empty(t, must.Do(k.Verify(t.Context(), nil))(t).Violations)
+	require.Empty(t, testkit.Do(k.Verify(t.Context(), nil))(t).Violations)
 }
 
 func TestTrimKeepsTheLastMessagesAndTheirPositions(t *testing.T) {
@@ -72,15 +71,15 @@ func TestTrimKeepsTheLastMessagesAndTheirPositions(t *testing.T) {
 		require.Equal(t, want, k.trim(t, account, options))
 
 		k.requirePositions(t, account, 3, 4)
-		require.Equal(t, messagestore.Version(4), must.Do(k.store.Version(t.Context(), account))(t))
+		require.Equal(t, messagestore.Version(4), testkit.Do(k.store.Version(t.Context(), account))(t))
 		_, err := k.store.Write(t.Context(), account, messagestore.NoStream, storetest.Opened{})
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-		require.Equal(t, messagestore.Version(5), must.Do(k.store.Write(t.Context(), account, 4, storetest.Opened{}))(t).Version)
+		require.Equal(t, messagestore.Version(5), testkit.Do(k.store.Write(t.Context(), account, 4, storetest.Opened{}))(t).Version)
 		require.Equal(t, retention.Trimmed{Stream: account, First: 3, Version: 5}, k.trim(t, account, retention.TrimOptions{Keep: 10, MinAge: retention.AnyAge}))
 		require.Equal(t, retention.Trimmed{Stream: "none-1", First: messagestore.NoStream, Version: messagestore.NoStream}, k.trim(t, "none-1", options))
 		last := k.trim(t, account, retention.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: retention.AnyAge, Reason: "old"})
 		require.Equal(t, messagestore.Version(5), last.First, "the last message stays")
-		record := must.Do(k.store.Last(t.Context(), "account:retention-1"))(t)
+		record := testkit.Do(k.store.Last(t.Context(), "account:retention-1"))(t)
 		require.Equal(t, "dibs:Trimmed", record.Type)
 		require.Regexp(t, `^{"stream":"account-1","removed":2,"from":3,"upTo":4,("by":"\w+",)?"reason":"old"}$`, string(record.Data))
 	})
@@ -179,29 +178,29 @@ func TestADeletedStreamIsATombstone(t *testing.T) {
 		_, err := k.Delete(t.Context(), account, 5, nil)
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 		want := retention.Deleted{Stream: account, Messages: 3, Version: 3, Tombstone: account}
-		require.Equal(t, want, must.Do(k.Delete(t.Context(), account, 2, &retention.DeleteOptions{DryRun: true}))(t))
+		require.Equal(t, want, testkit.Do(k.Delete(t.Context(), account, 2, &retention.DeleteOptions{DryRun: true}))(t))
 		k.requirePositions(t, account, 0, 1, 2)
 
-		require.Equal(t, want, must.Do(k.Delete(t.Context(), account, 2, &retention.DeleteOptions{Reason: "asked for"}))(t))
+		require.Equal(t, want, testkit.Do(k.Delete(t.Context(), account, 2, &retention.DeleteOptions{Reason: "asked for"}))(t))
 
-		left := must.Do(k.store.Last(t.Context(), account))(t)
+		left := testkit.Do(k.store.Last(t.Context(), account))(t)
 		require.True(t, left.IsTombstone())
 		require.Equal(t, messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x"}, left.Metadata.Local)
-		tombstone := must.Do(messagestore.Decode[removal.Tombstone](left))(t)
+		tombstone := testkit.Do(messagestore.Decode[removal.Tombstone](left))(t)
 		_, onFile := k.driver.(*sqlite.Driver)
 		require.Equal(t, onFile, tombstone.By == "", "a file has no users")
 		tombstone.By = ""
 		require.Equal(t, removal.Tombstone{Messages: 3, UpTo: 2, Reason: "asked for"}, tombstone)
 		want.Already = true
-		require.Equal(t, want, must.Do(k.Delete(t.Context(), account, messagestore.AnyVersion, nil))(t))
-		require.Equal(t, left, must.Do(k.store.Last(t.Context(), account))(t), "deleting twice changes nothing")
+		require.Equal(t, want, testkit.Do(k.Delete(t.Context(), account, messagestore.AnyVersion, nil))(t))
+		require.Equal(t, left, testkit.Do(k.store.Last(t.Context(), account))(t), "deleting twice changes nothing")
 		k.requirePositions(t, account, 3)
 
-		require.False(t, must.Do(k.store.WriteInitial(t.Context(), account, storetest.Opened{}))(t))
+		require.False(t, testkit.Do(k.store.WriteInitial(t.Context(), account, storetest.Opened{}))(t))
 		_, err = k.store.Write(t.Context(), account, messagestore.StreamExists, storetest.Opened{})
 		require.ErrorContains(t, err, "version conflict: expected an existing stream, found 3 (the stream was deleted)")
 		require.Equal(t, messagestore.Version(4), k.write(t, account, storetest.Opened{}).Version)
-		deleted := must.Do(k.Delete(t.Context(), account, messagestore.AnyVersion, nil))(t)
+		deleted := testkit.Do(k.Delete(t.Context(), account, messagestore.AnyVersion, nil))(t)
 		require.Equal(t, retention.Deleted{Stream: account, Messages: 1, Version: 5, Tombstone: account}, deleted)
 		_, err = k.Delete(t.Context(), "none-1", messagestore.AnyVersion, nil)
 		require.ErrorIs(t, err, messagestore.ErrNotFound)
@@ -231,7 +230,7 @@ func TestTheRecordsOfRemovalsStay(t *testing.T) {
 
 		k.requirePositions(t, "account:retention-1", 0, 1)
 		k.requirePositions(t, "payments:intent+forgotten-1", 0)
-		must.Do(k.Delete(t.Context(), "customer:retention-1", messagestore.AnyVersion, nil))(t)
+		testkit.Do(k.Delete(t.Context(), "customer:retention-1", messagestore.AnyVersion, nil))(t)
 	})
 }
 
@@ -246,7 +245,7 @@ func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
 		}
 		k.write(t, inbox.Stream("undone"), undone)
 		k.write(t, inbox.Stream("other"), messagestore.Raw{Type: "Other", Data: []byte(`{}`)})
-		must.Do(k.Delete(t.Context(), inbox.Stream("deleted"), messagestore.AnyVersion, nil))(t)
+		testkit.Do(k.Delete(t.Context(), inbox.Stream("deleted"), messagestore.AnyVersion, nil))(t)
 		k.age(t)
 		k.write(t, inbox.Stream("young"), received)
 		k.write(t, inbox.Stream("undone just now"), undone)
@@ -255,34 +254,34 @@ func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
 		k.exec(t, "UPDATE "+k.table("messages")+" SET time = (SELECT min(time) FROM "+k.table("messages")+") WHERE stream_name = 'payments:inbox-last'")
 
 		for _, category := range []messagestore.Category{"payments", "payments:inbox+refused", "inbox"} {
-			require.Equal(t, "category", must.As[*messagestore.InvalidError](t, must.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour, nil))).Field)
+			require.Equal(t, "category", testkit.As[*messagestore.InvalidError](t, testkit.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour, nil))).Field)
 		}
 		_, err := k.Forget(t.Context(), inbox, 24*time.Hour-1, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.ErrorContains(t, err, "24h0m0s")
-		require.ErrorIs(t, must.ErrorOf(k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: " "})), messagestore.ErrInvalid)
-		planned := must.Do(k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{DryRun: true}))(t)
+		require.ErrorIs(t, testkit.ErrorOf(k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: " "})), messagestore.ErrInvalid)
+		planned := testkit.Do(k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{DryRun: true}))(t)
 		require.Equal(t, retention.Forgotten{Keys: 2, Messages: 3}, planned)
 		var removed []int64
-		forgotten := must.Do(k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: "age", OnProgress: func(n int64) { removed = append(removed, n) }}))(t)
+		forgotten := testkit.Do(k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: "age", OnProgress: func(n int64) { removed = append(removed, n) }}))(t)
 
 		require.Equal(t, planned, forgotten)
 		require.Equal(t, []int64{3}, removed)
 		for key, version := range map[string]messagestore.Version{"old": -1, "undone": -1, "undone just now": 1, "young": 0, "deleted": 1, "other": 1, "last": 0} {
-			require.Equal(t, version, must.Do(k.store.Version(t.Context(), inbox.Stream(key)))(t), key)
+			require.Equal(t, version, testkit.Do(k.store.Version(t.Context(), inbox.Stream(key)))(t), key)
 		}
-		record := must.Do(k.store.Last(t.Context(), "payments:inbox+forgotten-1"))(t)
+		record := testkit.Do(k.store.Last(t.Context(), "payments:inbox+forgotten-1"))(t)
 		require.Equal(t, "dibs:Forgotten", record.Type)
 		require.Regexp(t, `"streams":2,"messages":3,.*"keyLifeSeconds":86400,.*"reason":"age"`, string(record.Data))
 		require.NotContains(t, string(record.Data), "old")
-		require.Zero(t, must.Do(k.Forget(t.Context(), inbox, 24*time.Hour, nil))(t))
+		require.Zero(t, testkit.Do(k.Forget(t.Context(), inbox, 24*time.Hour, nil))(t))
 		k.requirePositions(t, "payments:inbox+forgotten-1", 0)
-		require.True(t, must.Do(k.store.WriteInitial(t.Context(), inbox.Stream("old"), received))(t), "the key is free")
+		require.True(t, testkit.Do(k.store.WriteInitial(t.Context(), inbox.Stream("old"), received))(t), "the key is free")
 	})
 }
 
 func TestMain(m *testing.M) {
-	tier.ManyAtOnce()
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
 

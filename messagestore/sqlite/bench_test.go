@@ -9,9 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -54,13 +53,13 @@ func BenchmarkReadCategory(b *testing.B) {
 	category := storetest.Category(b)
 	const messages = 20_000
 	for range messages / 500 {
-		must.Do(driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 500)))(b)
+		testkit.Do(driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 500)))(b)
 	}
 	read := 0
 	for b.Loop() {
 		from, more := messagestore.GlobalPosition(0), true
 		for more {
-			page := must.Do(driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: 1000}))(b)
+			page := testkit.Do(driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: 1000}))(b)
 			from, more, read = page.Next, page.More, read+len(page.Messages)
 		}
 	}
@@ -88,7 +87,7 @@ func appendFrom(t testing.TB, driver *sqlite.Driver, callers, count int) {
 		}()
 	}
 	for range callers {
-		require.NoError(t, await.Receive(t, "a caller ends", failures))
+		require.NoError(t, testkit.Receive(t, "a caller ends", failures))
 	}
 }
 
@@ -112,15 +111,15 @@ func appendOf(stream messagestore.StreamName, expected messagestore.Version, mes
 func BenchmarkReadShort(b *testing.B) {
 	driver := open(b, newFile(b), nil)
 	category := storetest.Category(b)
-	must.Do(driver.Append(b.Context(), appendOf(category.Stream("1"), messagestore.NoStream, 10)))(b)
+	testkit.Do(driver.Append(b.Context(), appendOf(category.Stream("1"), messagestore.NoStream, 10)))(b)
 	b.Run("last", func(b *testing.B) {
 		for b.Loop() {
-			must.Do(driver.Last(b.Context(), category.Stream("1"), ""))(b)
+			testkit.Do(driver.Last(b.Context(), category.Stream("1"), ""))(b)
 		}
 	})
 	b.Run("page", func(b *testing.B) {
 		for b.Loop() {
-			must.Do(driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, Limit: 10}))(b)
+			testkit.Do(driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, Limit: 10}))(b)
 		}
 	})
 }
@@ -140,17 +139,17 @@ func BenchmarkQueue(b *testing.B) {
 						each[i] = appendOf(q.Category.Stream(uuid.NewString()), messagestore.NoStream, 1)
 						each[i].Records[0].Metadata = []byte(metadata)
 					}
-					must.Do(driver.AppendAll(b.Context(), each))(b)
+					testkit.Do(driver.AppendAll(b.Context(), each))(b)
 				}
 			}
 			take := queuing.Take{Queue: q, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: batch}
 			insert(scheduled, fmt.Sprintf(`{"dueAt":%d}`, time.Now().Add(time.Hour).UnixMicro()))
 			for range scheduled/8/batch + 1 {
-				require.Empty(b, must.Do(driver.QueueTake(b.Context(), take))(b).Items)
+				require.Empty(b, testkit.Do(driver.QueueTake(b.Context(), take))(b).Items)
 			}
 			for b.Loop() {
 				insert(batch, `{}`)
-				taken := must.Do(driver.QueueTake(b.Context(), take))(b)
+				taken := testkit.Do(driver.QueueTake(b.Context(), take))(b)
 				require.Len(b, taken.Items, batch)
 				take.Finishes = take.Finishes[:0]
 				for _, item := range taken.Items {

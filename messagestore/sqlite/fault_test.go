@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	modernc "modernc.org/sqlite"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // A fault sees each statement before it is executed, and its first argument, in the form
@@ -97,7 +97,7 @@ func (s faultyStmt) with(args []driver.NamedValue) string {
 
 func TestFaultsAreMade(t *testing.T) {
 	t.Parallel()
-	db := must.Do(sql.Open(faulty(t, func(statement string, _ faultyConn) error {
+	db := testkit.Do(sql.Open(faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "SELECT 1" {
 			return sqliteError(10)
 		}

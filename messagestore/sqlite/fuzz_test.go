@@ -10,8 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -22,14 +21,14 @@ func FuzzAPathIsOnlyAPath(f *testing.F) {
 	for _, seed := range []string{"/a/messages.db", "/a b?mode=memory&_pragma=x#y%41%zz", "/\xff", "/é\u202e", "//host/a", "/a\\b", "/%00", "/a\nb", "/;'\"", "/" + strings.Repeat("x", 5000)} {
 		f.Add(seed)
 	}
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add("/" + name)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
 		if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
 			return // checkPath makes it so
 		}
-		u := must.Do(url.Parse(sqlite.DataSource(filepath.Clean(path), "a=b", "c(d)")))(t)
+		u := testkit.Do(url.Parse(sqlite.DataSource(filepath.Clean(path), "a=b", "c(d)")))(t)
 		require.Equal(t, "file", u.Scheme)
 		require.Equal(t, filepath.Clean(path), u.Path)
 		require.Empty(t, u.Host)
@@ -45,9 +44,9 @@ func FuzzAFileKeepsWhatMemoryKeeps(f *testing.F) {
 		f.Add("account-1", "Opened", seed, "", "x")
 		f.Add("a:b+c-\u00e9 1+2", "T\u00a0x", `{}`, "b-1", seed)
 	}
-	driver := must.Do(sqlite.Open(f.Context(), newFile(f), nil))(f)
+	driver := testkit.Do(sqlite.Open(f.Context(), newFile(f), nil))(f)
 	f.Cleanup(func() { require.NoError(f, driver.Close()) })
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add("account-1", "Opened", data, "", "x")
 	}
 	f.Fuzz(func(t *testing.T, stream, messageType, data, correlation, property string) {
@@ -55,7 +54,7 @@ func FuzzAFileKeepsWhatMemoryKeeps(f *testing.F) {
 			ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)},
 			Metadata: messagestore.Metadata{CorrelationStream: messagestore.StreamName(correlation), Properties: messagestore.Properties{property: property}},
 		}
-		inMemory, inFile := must.New(messagestore.New(memory.New(), nil)), must.New(messagestore.New(driver, nil))
+		inMemory, inFile := testkit.Must(messagestore.New(memory.New(), nil)), testkit.Must(messagestore.New(driver, nil))
 		_, refused := inMemory.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, m)
 		written, err := inFile.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, m)
 		if refused != nil {
@@ -64,12 +63,12 @@ func FuzzAFileKeepsWhatMemoryKeeps(f *testing.F) {
 			return
 		}
 		require.NoError(t, err)
-		want := must.Do(inMemory.Last(t.Context(), messagestore.StreamName(stream)))(t)
-		got := must.Do(inFile.Last(t.Context(), messagestore.StreamName(stream)))(t)
+		want := testkit.Do(inMemory.Last(t.Context(), messagestore.StreamName(stream)))(t)
+		got := testkit.Do(inFile.Last(t.Context(), messagestore.StreamName(stream)))(t)
 		require.Equal(t, written.Version, got.Position)
 		require.Equal(t, data, string(got.Data))
 		got.Position, got.GlobalPosition, got.Time = want.Position, want.GlobalPosition, want.Time
 		require.Equal(t, want, got)
-		require.True(t, must.Do(inFile.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, m))(t).Duplicate)
+		require.True(t, testkit.Do(inFile.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, m))(t).Duplicate)
 	})
 }

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // The test binary is also the other processes of the tests that need some: see
@@ -15,6 +15,6 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(runRole(role))
 	}
-	tier.FewerCases()
+	testkit.FewerCases()
 	goleak.VerifyTestMain(m)
 }

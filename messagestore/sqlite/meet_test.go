@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -55,7 +55,7 @@ func TestALoserMeetsTheWinnerOfItsOwnCommit(t *testing.T) {
 	require.Equal(t, winner.appends[0].Records[1].ID, loser.met.Last[1].ID)
 	require.Nil(t, loser.met.Last[2])
 	require.False(t, loser.met.Time.Before(winner.written[0].Time))
-	require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), "account-2"))(t))
+	require.Equal(t, messagestore.NoStream, testkit.Do(driver.Version(t.Context(), "account-2"))(t))
 }
 
 // The end of a lease is compared with the time of the conflict. A time of before the wait for
@@ -72,7 +72,7 @@ func TestTheTimesOfAWriteAndOfAMeetingAreTakenUnderTheLock(t *testing.T) {
 	require.NoError(t, errors.Join(errs...))
 	require.False(t, winner.written[0].Time.Before(released), "written at %v, before the lock was free at %v", winner.written[0].Time, released)
 	require.False(t, loser.met.Time.Before(released), "met at %v, before the lock was free at %v", loser.met.Time, released)
-	require.Equal(t, must.Do(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "account-1", Limit: 1}))(t)[0].Time, winner.written[0].Time)
+	require.Equal(t, testkit.Do(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "account-1", Limit: 1}))(t)[0].Time, winner.written[0].Time)
 }
 
 // The winner of a transaction that was rolled back was never there.
@@ -80,7 +80,7 @@ func TestAMeetingThatWasRolledBackIsForgotten(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	var broken atomic.Bool
-	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
+	driver := testkit.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
 		bad := strings.HasSuffix(statement, "[account-bad]") && broken.CompareAndSwap(false, true)
 		if bad || strings.HasSuffix(statement, "[account-winner]") && broken.Load() {
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
@@ -105,9 +105,9 @@ func TestAMeetingLeavesTheTransactionUsable(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	tx := begin(t, db)
-	driver := must.New(sqlite.New(tx))
+	driver := testkit.Must(sqlite.New(tx))
 	first := appendOf("invoice-1", messagestore.NoStream, 2)
-	must.Do(driver.Append(t.Context(), first))(t)
+	testkit.Do(driver.Append(t.Context(), first))(t)
 
 	refused := meeting(appendOf("invoice-2", messagestore.NoStream, 1), appendOf("invoice-1", 0, 1))
 	require.NoError(t, refused.on(t, driver)())
@@ -139,7 +139,7 @@ func TestARemovedMessageIsNotWrittenPast(t *testing.T) {
 	} {
 		path := newFile(t)
 		driver := open(t, path, nil)
-		must.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 5)))(t)
+		testkit.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 5)))(t)
 		execute(t, database(t, path), "DELETE FROM dibs_messages WHERE position = ?", test.removed)
 		a := appendOf("account-1", test.expected, 1)
 		a.Past = []string{"Withdrawn", "Deposited"}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -42,7 +42,7 @@ func TestBadPathsAndConfigsAreRefused(t *testing.T) {
 		require.ErrorContains(t, err, "path")
 	}
 	for _, config := range []sqlite.Config{{BusyTimeout: -1}, {MaxGroup: -1}, {Readers: -1}} {
-		require.ErrorIs(t, must.ErrorOf(sqlite.Open(t.Context(), newFile(t), &config)), messagestore.ErrInvalid)
+		require.ErrorIs(t, testkit.ErrorOf(sqlite.Open(t.Context(), newFile(t), &config)), messagestore.ErrInvalid)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestWhatIsNoStoreIsNotOpened(t *testing.T) {
 		}
 	}
 
-	require.Contains(t, string(must.Do(os.ReadFile(text))(t)), "These are no messages")
+	require.Contains(t, string(testkit.Do(os.ReadFile(text))(t)), "These are no messages")
 	var mode string
 	require.NoError(t, db.QueryRow("PRAGMA journal_mode").Scan(&mode))
 	require.Equal(t, "delete", mode, "a foreign database is left as it is")
@@ -118,7 +118,7 @@ func TestOpeningWaitsForAnother(t *testing.T) {
 	path := newFile(t)
 	holder := begin(t, database(t, path)) // of a new file
 
-	require.ErrorIs(t, must.ErrorOf(sqlite.Open(t.Context(), path, &sqlite.Config{BusyTimeout: 20 * time.Millisecond})), sqlite.ErrBusy)
+	require.ErrorIs(t, testkit.ErrorOf(sqlite.Open(t.Context(), path, &sqlite.Config{BusyTimeout: 20 * time.Millisecond})), sqlite.ErrBusy)
 
 	require.NoError(t, holder.Rollback())
 	open(t, path, nil)
@@ -144,7 +144,7 @@ func TestManyOpenANewFileAtOnce(t *testing.T) {
 		for _, err := range errs {
 			require.NoError(t, err)
 		}
-		require.EqualValues(t, len(errs)-1, must.Do(open(t, path, nil).Version(t.Context(), "account-1"))(t))
+		require.EqualValues(t, len(errs)-1, testkit.Do(open(t, path, nil).Version(t.Context(), "account-1"))(t))
 	}
 }
 
@@ -166,7 +166,7 @@ func TestTablesMayAppearWhileOpening(t *testing.T) {
 		}), path, patient)
 		require.NoError(t, err, at)
 		require.True(t, created.Load(), at)
-		must.Do(driver.Append(t.Context(), appendOf("account-1", 0, 1)))(t)
+		testkit.Do(driver.Append(t.Context(), appendOf("account-1", 0, 1)))(t)
 		require.NoError(t, driver.Close())
 	}
 }
@@ -177,11 +177,11 @@ func TestAnyPathOfAFileWillDo(t *testing.T) {
 	for _, name := range []string{"a b?mode=memory#c.db", "100%41.db", "ünï\ncode", "file:x", "-"} {
 		path := filepath.Join(folder, name)
 		driver := open(t, path, nil)
-		must.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1)))(t)
-		info := must.Do(os.Stat(path))(t)
+		testkit.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1)))(t)
+		info := testkit.Do(os.Stat(path))(t)
 		require.Positive(t, info.Size())
 	}
-	require.Len(t, must.Do(filepath.Glob(filepath.Join(folder, "*")))(t), 5*3, "each a file, a log and its index")
+	require.Len(t, testkit.Do(filepath.Glob(filepath.Join(folder, "*")))(t), 5*3, "each a file, a log and its index")
 }
 
 func TestFileIsDurable(t *testing.T) {
@@ -189,7 +189,7 @@ func TestFileIsDurable(t *testing.T) {
 	path := newFile(t)
 	driver := open(t, path, nil)
 
-	settings := must.Do(driver.Settings(t.Context()))(t)
+	settings := testkit.Do(driver.Settings(t.Context()))(t)
 	require.Equal(t, map[string]string{"journal_mode": "wal", "synchronous": "2", "fullfsync": "1", "checkpoint_fullfsync": "1", "query_only": "0"}, settings)
 	require.Error(t, driver.WriteOnReader(t.Context()), "what reads cannot write")
 }
@@ -219,16 +219,16 @@ func TestANewFileIsItsUsersAlone(t *testing.T) {
 	modes := func(path string) (modes []string) {
 		t.Helper()
 		for _, suffix := range []string{"", "-wal", "-shm"} {
-			info := must.Do(os.Stat(path + suffix))(t)
+			info := testkit.Do(os.Stat(path + suffix))(t)
 			modes = append(modes, info.Mode().Perm().String())
 		}
 		return modes
 	}
 	open := func(path string) {
 		t.Helper()
-		driver := must.New(sqlite.Open(t.Context(), path, nil))
+		driver := testkit.Must(sqlite.Open(t.Context(), path, nil))
 		t.Cleanup(func() { require.NoError(t, driver.Close()) })
-		must.Do(must.New(messagestore.New(driver, nil)).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte(`{}`)}))(t)
+		testkit.Do(testkit.Must(messagestore.New(driver, nil)).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte(`{}`)}))(t)
 	}
 
 	made := filepath.Join(folder, "made.db")

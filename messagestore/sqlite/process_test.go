@@ -20,8 +20,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -154,8 +153,8 @@ func start(t testing.TB, role, path string, category messagestore.Category, call
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, pathVariable+"="+path,
 		categoryVariable+"="+string(category), callersVariable+"="+strconv.Itoa(callers))
 	p.cmd.Stderr = &p.stderr
-	p.stdin = must.Do(p.cmd.StdinPipe())(t)
-	stdout := must.Do(p.cmd.StdoutPipe())(t)
+	p.stdin = testkit.Do(p.cmd.StdinPipe())(t)
+	stdout := testkit.Do(p.cmd.StdoutPipe())(t)
 	require.NoError(t, p.cmd.Start())
 	go func() {
 		defer close(p.read)
@@ -185,7 +184,7 @@ func heardAll(t testing.TB, done <-chan struct{}, children ...*process) {
 			}
 		}()
 	}
-	if child := await.Receive(t, "the children have said enough", over); child != nil {
+	if child := testkit.Receive(t, "the children have said enough", over); child != nil {
 		require.Fail(t, "a child ended by itself", "%v: %s", child.cmd.Wait(), child.stderr.String())
 	}
 }
@@ -194,7 +193,7 @@ func heardAll(t testing.TB, done <-chan struct{}, children ...*process) {
 func (p *process) kill(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Kill())
-	await.Receive(t, "a killed child's output ends", p.read)
+	testkit.Receive(t, "a killed child's output ends", p.read)
 	_ = p.cmd.Wait() // that it was killed is known
 }
 
@@ -202,7 +201,7 @@ func (p *process) kill(t testing.TB) {
 func (p *process) stop(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.stdin.Close())
-	await.Receive(t, "a child ends", p.read)
+	testkit.Receive(t, "a child ends", p.read)
 	require.NoError(t, p.cmd.Wait(), p.stderr.String())
 }
 
@@ -254,7 +253,7 @@ func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 	batches := map[uuid.UUID][]*messagestore.Message{}
 	next := map[messagestore.StreamName]messagestore.Version{}
 	global := messagestore.GlobalPosition(0)
-	for m, err := range must.New(messagestore.New(driver, nil)).ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
+	for m, err := range testkit.Must(messagestore.New(driver, nil)).ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		require.Equal(t, next[m.Stream], m.Position, m)
 		require.Greater(t, m.GlobalPosition, global)
@@ -386,7 +385,7 @@ func BenchmarkAppendBesideABusyProcess(b *testing.B) {
 	var longest time.Duration
 	for b.Loop() {
 		begun := time.Now()
-		must.Do(driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 1)))(b)
+		testkit.Do(driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 1)))(b)
 		longest = max(longest, time.Since(begun))
 	}
 	b.ReportMetric(float64(longest)/1e6, "ms-longest")

@@ -12,8 +12,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -30,11 +30,11 @@ type kept struct {
 func newKept(t *testing.T) *kept {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "store.db")
-	driver := must.Do(sqlite.Open(t.Context(), path, nil))(t)
+	driver := testkit.Do(sqlite.Open(t.Context(), path, nil))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	db := must.Do(sql.Open("sqlite", path))(t)
+	db := testkit.Do(sql.Open("sqlite", path))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return &kept{driver, must.New(messagestore.New(driver, nil)), db}
+	return &kept{driver, testkit.Must(messagestore.New(driver, nil)), db}
 }
 
 func (k *kept) fill(t *testing.T, stream messagestore.StreamName, n int) {
@@ -46,19 +46,19 @@ func (k *kept) fill(t *testing.T, stream messagestore.StreamName, n int) {
 
 func (k *kept) write(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) {
 	t.Helper()
-	must.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
+	testkit.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
 }
 
 func (k *kept) damage(t *testing.T, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
-		require.NoError(t, must.ErrorOf(k.db.ExecContext(t.Context(), statement)), statement)
+		require.NoError(t, testkit.ErrorOf(k.db.ExecContext(t.Context(), statement)), statement)
 	}
 }
 
 func (k *kept) rules(t *testing.T) (rules []string) {
 	t.Helper()
-	found := must.Do(k.Verify(t.Context(), nil))(t)
+	found := testkit.Do(k.Verify(t.Context(), nil))(t)
 	for _, v := range found.Violations {
 		rules = append(rules, v.Rule+" "+string(v.Stream))
 	}
@@ -105,20 +105,20 @@ func TestVerifyCountsConsumersAndTheirQueues(t *testing.T) {
 			}
 			return nil
 		})
-		c := must.Do(consumer.New(k.store, "account", name, refusing, &consumer.Config{Start: consumer.FromStart(), Logger: logger.Silent()}))(t)
+		c := testkit.Do(consumer.New(k.store, "account", name, refusing, &consumer.Config{Start: consumer.FromStart(), Logger: logger.Silent()}))(t)
 		require.NoError(t, c.CatchUp(t.Context()))
 	}
 
 	k.fill(t, "account-2", 2)
 	of := queuing.Queue{Name: "account:parked:accounts", Category: "account"}
 	for at, p := range map[messagestore.StreamName]queuing.Parking{"account-1": {Asked: true}, "account-2": {Failures: 7}} {
-		last := must.Do(k.store.Last(t.Context(), at))(t)
+		last := testkit.Do(k.store.Last(t.Context(), at))(t)
 		p.Queue, p.Position = of, last.GlobalPosition
-		require.True(t, must.Do(k.QueuePark(t.Context(), p))(t))
+		require.True(t, testkit.Do(k.QueuePark(t.Context(), p))(t))
 	}
-	must.Do(k.Delete(t.Context(), "account-2", messagestore.AnyVersion, nil))(t)
+	testkit.Do(k.Delete(t.Context(), "account-2", messagestore.AnyVersion, nil))(t)
 
-	found := must.Do(k.Verify(t.Context(), nil))(t)
+	found := testkit.Do(k.Verify(t.Context(), nil))(t)
 
 	require.Empty(t, found.Violations)
 	require.EqualValues(t, 2, found.Checked.Consumers)
@@ -132,22 +132,22 @@ func TestVerifyCountsAndBounds(t *testing.T) {
 		k.fill(t, messagestore.StreamName(fmt.Sprintf("account-%d", i)), 2)
 	}
 	k.fill(t, "other-1", 1)
-	found := must.Do(k.Verify(t.Context(), nil))(t)
+	found := testkit.Do(k.Verify(t.Context(), nil))(t)
 	require.Equal(t, retention.Checked{Categories: 2, Streams: 6, Messages: 11}, found.Checked)
 	require.NotEmpty(t, found.NotChecked)
 	k.damage(t, "UPDATE dibs_messages SET group_hash = 1 WHERE category = 'account'")
-	found = must.Do(k.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 3, Categories: []messagestore.Category{"account"}}))(t)
+	found = testkit.Do(k.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 3, Categories: []messagestore.Category{"account"}}))(t)
 	require.Len(t, found.Violations, 3)
 	require.True(t, found.More)
 	require.Equal(t, int64(10), found.Checked.Messages)
-	require.ErrorIs(t, must.ErrorOf(k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"none"}})), messagestore.ErrNotFound)
+	require.ErrorIs(t, testkit.ErrorOf(k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"none"}})), messagestore.ErrNotFound)
 	for category, rule := range map[messagestore.Category]string{
 		"":          `invalid category "": it is empty`,
 		"account-1": `invalid category "account-1": it is the name of a stream: a category has no dash`,
 		"a\xff":     `invalid category "a\xff": it is not valid UTF-8, or holds a character U+0000`,
 		"a\x00":     `invalid category "a\x00": it is not valid UTF-8, or holds a character U+0000`,
 	} {
-		require.ErrorContains(t, must.ErrorOf(k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category}})), rule)
+		require.ErrorContains(t, testkit.ErrorOf(k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category}})), rule)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestExamineTellsOfTheFile(t *testing.T) {
 	t.Parallel()
 	k := newKept(t)
 	k.fill(t, "account-1", 3)
-	state := must.Do(k.Examine(t.Context()))(t)
+	state := testkit.Do(k.Examine(t.Context()))(t)
 	require.Equal(t, int64(3), state.Messages)
 	require.Equal(t, "wal", state.JournalMode)
 	require.Equal(t, 2, state.Synchronous)

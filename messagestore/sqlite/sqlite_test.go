@@ -15,9 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuetest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -49,7 +49,7 @@ func TestConformanceInATransaction(t *testing.T) {
 	storetest.Run(t, storetest.Options{
 		OneUser: true,
 		Open: func(t *testing.T) messagestore.Driver {
-			return must.New(sqlite.New(begin(t, newDatabase(t))))
+			return testkit.Must(sqlite.New(begin(t, newDatabase(t))))
 		},
 	})
 }
@@ -68,7 +68,7 @@ func open(t testing.TB, path string, config *sqlite.Config) *sqlite.Driver {
 	if config == nil {
 		config = patient
 	}
-	driver := must.Do(sqlite.Open(t.Context(), path, config))(t)
+	driver := testkit.Do(sqlite.Open(t.Context(), path, config))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	return driver
 }
@@ -87,7 +87,7 @@ func newDatabase(t testing.TB) *sql.DB {
 // database opens a file as an application does that knows nothing of messages.
 func database(t testing.TB, path string) *sql.DB {
 	t.Helper()
-	db := must.Do(sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(600000)"))(t)
+	db := testkit.Do(sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(600000)"))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db
 }
@@ -97,7 +97,7 @@ func database(t testing.TB, path string) *sql.DB {
 // itself, at some time while the test cleans up.
 func begin(t testing.TB, db *sql.DB) *sql.Tx {
 	t.Helper()
-	tx := must.Do(db.BeginTx(context.WithoutCancel(t.Context()), nil))(t)
+	tx := testkit.Do(db.BeginTx(context.WithoutCancel(t.Context()), nil))(t)
 	t.Cleanup(func() {
 		if err := tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
 			require.NoError(t, err)
@@ -111,7 +111,7 @@ func execute(t testing.TB, db interface {
 }, statement string, args ...any,
 ) {
 	t.Helper()
-	must.Do(db.Exec(statement, args...))(t)
+	testkit.Do(db.Exec(statement, args...))(t)
 }
 
 func TestContentIsKeptByteForByte(t *testing.T) {
@@ -120,9 +120,9 @@ func TestContentIsKeptByteForByte(t *testing.T) {
 	data := json.RawMessage("{ \"b\":1.00,\n\"a\" : 1e2, \"b\": \"\\u00e9 é 😀\" }\n")
 	a := appendOf("account-1", messagestore.NoStream, 1)
 	a.Records[0].Data, a.Records[0].Metadata = data, json.RawMessage(`{"properties": {"n": 12345678901234567890.10}}`)
-	must.Do(driver.Append(t.Context(), a))(t)
+	testkit.Do(driver.Append(t.Context(), a))(t)
 
-	m := must.Do(driver.Last(t.Context(), "account-1", ""))(t)
+	m := testkit.Do(driver.Last(t.Context(), "account-1", ""))(t)
 
 	require.Equal(t, string(data), string(m.Data))
 	require.Equal(t, json.Number("12345678901234567890.10"), m.Metadata.Properties["n"])
@@ -139,12 +139,12 @@ func TestFilteredPageLooksAtABoundedPart(t *testing.T) {
 		SELECT 'account-1', 'account', n, 'Deposited', randomblob(16), 0, 0 FROM numbers`, messagestore.MaxReadMessages+500)
 	wanted := appendOf("account-wanted", messagestore.NoStream, 1)
 	wanted.Records[0].Type = "Wanted"
-	w := must.Do(driver.Append(t.Context(), wanted))(t)
+	w := testkit.Do(driver.Append(t.Context(), wanted))(t)
 	q := messagestore.CategoryQuery{Category: "account", Limit: 10, Filter: messagestore.Filter{Types: []string{"Wanted"}}}
 
-	first := must.Do(driver.ReadCategory(t.Context(), q))(t)
+	first := testkit.Do(driver.ReadCategory(t.Context(), q))(t)
 	q.From = first.Next
-	second := must.Do(driver.ReadCategory(t.Context(), q))(t)
+	second := testkit.Do(driver.ReadCategory(t.Context(), q))(t)
 
 	require.Empty(t, first.Messages)
 	require.True(t, first.More)
@@ -191,9 +191,9 @@ func TestStatementsOfATakeGoByAnIndex(t *testing.T) {
 
 func columnOf(t *testing.T, db *sql.DB, statement string, index int) (values []string) {
 	t.Helper()
-	rows := must.Do(db.Query(statement, make([]any, 10)...))(t)
+	rows := testkit.Do(db.Query(statement, make([]any, 10)...))(t)
 	defer rows.Close()
-	columns := must.Do(rows.Columns())(t)
+	columns := testkit.Do(rows.Columns())(t)
 	for rows.Next() {
 		row := make([]any, len(columns))
 		var value sql.NullString
@@ -212,9 +212,9 @@ func columnOf(t *testing.T, db *sql.DB, statement string, index int) (values []s
 func TestCheckFindsAFileThatIsGoneOrReplaced(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
-	driver := must.Do(sqlite.Open(t.Context(), path, nil))(t)
+	driver := testkit.Do(sqlite.Open(t.Context(), path, nil))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	require.NoError(t, store.Check(t.Context()))
 
 	require.NoError(t, os.Rename(path, path+".old"))
@@ -228,20 +228,20 @@ func TestCheckFindsAFileThatIsGoneOrReplaced(t *testing.T) {
 
 func TestCheckOfAClosedStore(t *testing.T) {
 	t.Parallel()
-	driver := must.Do(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))(t)
+	driver := testkit.Do(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))(t)
 	require.NoError(t, driver.Close())
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	require.ErrorIs(t, store.Check(t.Context()), messagestore.ErrClosed)
 	require.ErrorIs(t, store.CheckReading(t.Context()), messagestore.ErrClosed)
 }
 
 func TestCheckOverATransactionNeedsTheTables(t *testing.T) {
 	t.Parallel()
-	db := must.Do(sql.Open("sqlite", filepath.Join(t.TempDir(), "app.db")))(t)
+	db := testkit.Do(sql.Open("sqlite", filepath.Join(t.TempDir(), "app.db")))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	tx := must.Do(db.BeginTx(t.Context(), nil))(t)
+	tx := testkit.Do(db.BeginTx(t.Context(), nil))(t)
 	defer func() { require.NoError(t, tx.Rollback()) }()
-	store := must.New(messagestore.New(must.New(sqlite.New(tx)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(sqlite.New(tx)), nil))
 	require.ErrorIs(t, store.Check(t.Context()), sqlite.ErrNoSchema)
 	require.ErrorIs(t, store.CheckReading(t.Context()), sqlite.ErrNoSchema)
 	require.NoError(t, sqlite.Schema(context.WithoutCancel(t.Context()), tx))
@@ -276,8 +276,8 @@ func TestQueuesOnSQLite(t *testing.T) {
 			db, err := sql.Open("sqlite", "file:"+file.(string)+"?_txlock=immediate&_pragma=busy_timeout(10000)") //nolint:errcheck // so stored
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
-			tx := must.Do(db.BeginTx(t.Context(), nil))(t)
-			return must.New(sqlite.New(tx)), tx.Commit, tx.Rollback
+			tx := testkit.Do(db.BeginTx(t.Context(), nil))(t)
+			return testkit.Must(sqlite.New(tx)), tx.Commit, tx.Rollback
 		},
 	})
 }

@@ -13,8 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -29,14 +28,14 @@ func add(ctx context.Context, tx *sql.Tx, counter string) error {
 
 func newCounters(t testing.TB, path string) {
 	t.Helper()
-	db := must.Do(sql.Open("sqlite", path))(t)
+	db := testkit.Do(sql.Open("sqlite", path))(t)
 	defer db.Close()
-	must.Do(db.ExecContext(t.Context(), "CREATE TABLE counters (name TEXT PRIMARY KEY, n INTEGER NOT NULL) STRICT"))(t)
+	testkit.Do(db.ExecContext(t.Context(), "CREATE TABLE counters (name TEXT PRIMARY KEY, n INTEGER NOT NULL) STRICT"))(t)
 }
 
 func count(t *testing.T, path, counter string) int {
 	t.Helper()
-	db := must.Do(sql.Open("sqlite", path))(t)
+	db := testkit.Do(sql.Open("sqlite", path))(t)
 	defer db.Close()
 	var n int
 	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT coalesce(sum(n), 0) FROM counters WHERE name = ?", counter).Scan(&n))
@@ -67,12 +66,12 @@ func TestConformanceOfTransactions(t *testing.T) {
 
 func transactional(t *testing.T, driver messagestore.Driver) *messagestore.TxStore[*sql.Tx] {
 	t.Helper()
-	return must.Do(messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil))))(t)
+	return testkit.Do(messagestore.Transactional[*sql.Tx](testkit.Must(messagestore.New(driver, nil))))(t)
 }
 
 func TestATransactionOfTheCallerBeginsNoOther(t *testing.T) {
 	t.Parallel()
-	_, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(must.New(sqlite.New(begin(t, newDatabase(t)))), nil)))
+	_, err := messagestore.Transactional[*sql.Tx](testkit.Must(messagestore.New(testkit.Must(sqlite.New(begin(t, newDatabase(t)))), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
 
@@ -91,7 +90,7 @@ func TestStatementsThatEndTheTransactionAreFound(t *testing.T) {
 
 		require.ErrorIs(t, err, messagestore.ErrTransactionEnded, statement)
 		require.NotContains(t, err.Error(), "\n", statement)
-		require.Equal(t, messagestore.NoStream, must.Do(store.Version(t.Context(), "account-1"))(t))
+		require.Equal(t, messagestore.NoStream, testkit.Do(store.Version(t.Context(), "account-1"))(t))
 		_, err = store.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{messagestore.To("account-1", messagestore.NoStream, storetest.Opened{})}, add(ctx, tx, "a")
 		})
@@ -106,7 +105,7 @@ func TestAFailedCommitOfATransactionIsResolved(t *testing.T) {
 	t.Parallel()
 	var fail atomic.Bool
 	path := newFile(t)
-	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
+	driver := testkit.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "COMMIT" && fail.CompareAndSwap(true, false) {
 			return sqliteError(10)
 		}
@@ -122,7 +121,7 @@ func TestAFailedCommitOfATransactionIsResolved(t *testing.T) {
 	}
 	fail.Store(true)
 
-	must.Do(store.Transact(t.Context(), f))(t)
+	testkit.Do(store.Transact(t.Context(), f))(t)
 
 	require.Equal(t, 2, calls)
 	require.Equal(t, 1, count(t, path, "a"))
@@ -138,7 +137,7 @@ func TestWritersWaitForAFunction(t *testing.T) {
 	t.Parallel()
 	driver := open(t, newFile(t), &sqlite.Config{BusyTimeout: 50 * time.Millisecond})
 	store := transactional(t, driver)
-	must.Do(store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
+	testkit.Do(store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
 		_, err := store.Write(ctx, "account-1", messagestore.NoStream, storetest.Opened{}) // waits for this function
 		require.ErrorIs(t, err, sqlite.ErrBusy)
 		require.ErrorContains(t, err, "busy")
@@ -148,17 +147,17 @@ func TestWritersWaitForAFunction(t *testing.T) {
 		require.ErrorIs(t, err, sqlite.ErrBusy)
 		return nil, nil
 	}))(t)
-	must.Do(store.Write(t.Context(), "account-1", messagestore.NoStream, storetest.Opened{}))(t)
+	testkit.Do(store.Write(t.Context(), "account-1", messagestore.NoStream, storetest.Opened{}))(t)
 }
 
 func TestACloseWaitsForTheFunction(t *testing.T) {
 	t.Parallel()
-	driver := must.Do(sqlite.Open(t.Context(), newFile(t), patient))(t)
+	driver := testkit.Do(sqlite.Open(t.Context(), newFile(t), patient))(t)
 	store := transactional(t, driver)
 	closed := make(chan error, 1)
-	must.Do(store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
+	testkit.Do(store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
 		go func() { closed <- driver.Close() }()
-		await.True(t, "the close has begun", func() bool {
+		testkit.AwaitTrue(t, "the close has begun", func() bool {
 			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
 			_, err := driver.Find(ctx, "account-1", nil)
@@ -167,7 +166,7 @@ func TestACloseWaitsForTheFunction(t *testing.T) {
 		require.Empty(t, closed)
 		return []messagestore.StreamWrite{messagestore.To("account-1", messagestore.NoStream, storetest.Opened{})}, nil
 	}))(t)
-	require.NoError(t, await.Receive(t, "the close ends", closed))
+	require.NoError(t, testkit.Receive(t, "the close ends", closed))
 	_, err := store.Transact(t.Context(), func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
 		return nil, nil
 	})
@@ -181,7 +180,7 @@ func TestMessageAndTableCommitTogether(t *testing.T) {
 	pay := func(id string) *sql.Tx {
 		tx := begin(t, db)
 		execute(t, tx, "INSERT INTO invoices VALUES (?, 1)", id)
-		must.Do(must.New(sqlite.New(tx)).Append(t.Context(), appendOf(messagestore.StreamName("invoice-"+id), messagestore.NoStream, 2)))(t)
+		testkit.Do(testkit.Must(sqlite.New(tx)).Append(t.Context(), appendOf(messagestore.StreamName("invoice-"+id), messagestore.NoStream, 2)))(t)
 		return tx
 	}
 
@@ -189,9 +188,9 @@ func TestMessageAndTableCommitTogether(t *testing.T) {
 	require.NoError(t, pay("2").Rollback())
 
 	tx := begin(t, db)
-	version := must.Do(must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1"))(t)
+	version := testkit.Do(testkit.Must(sqlite.New(tx)).Version(t.Context(), "invoice-1"))(t)
 	require.EqualValues(t, 1, version)
-	version = must.Do(must.New(sqlite.New(tx)).Version(t.Context(), "invoice-2"))(t)
+	version = testkit.Do(testkit.Must(sqlite.New(tx)).Version(t.Context(), "invoice-2"))(t)
 	require.Equal(t, messagestore.NoStream, version)
 	var paid int
 	require.NoError(t, tx.QueryRow("SELECT count(*) FROM invoices").Scan(&paid))
@@ -204,19 +203,19 @@ func TestConflictLeavesTheTransactionUsable(t *testing.T) {
 	db := newDatabase(t)
 	execute(t, db, "CREATE TABLE invoices (id TEXT PRIMARY KEY)")
 	tx := begin(t, db)
-	driver := must.New(sqlite.New(tx))
+	driver := testkit.Must(sqlite.New(tx))
 	first := appendOf("invoice-1", messagestore.NoStream, 1)
-	must.Do(driver.Append(t.Context(), first))(t)
+	testkit.Do(driver.Append(t.Context(), first))(t)
 	execute(t, tx, "INSERT INTO invoices VALUES ('before')")
 
-	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))), messagestore.ErrVersionConflict)
-	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 3))), messagestore.ErrVersionConflict)
+	require.ErrorIs(t, testkit.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))), messagestore.ErrVersionConflict)
+	require.ErrorIs(t, testkit.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 3))), messagestore.ErrVersionConflict)
 	second := appendOf("invoice-2", messagestore.NoStream, 2)
 	second.Records[1].ID = first.Records[0].ID // the first message goes in before the second is refused
-	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), second)), messagestore.ErrIDConflict)
+	require.ErrorIs(t, testkit.ErrorOf(driver.Append(t.Context(), second)), messagestore.ErrIDConflict)
 
 	execute(t, tx, "INSERT INTO invoices VALUES ('after')")
-	must.Do(driver.Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
+	testkit.Do(driver.Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
 	require.NoError(t, tx.Commit())
 	var invoices, messages int
 	require.NoError(t, db.QueryRow("SELECT (SELECT count(*) FROM invoices), (SELECT count(*) FROM dibs_messages)").Scan(&invoices, &messages))
@@ -228,14 +227,14 @@ func TestEndedContextLeavesTheTransactionUsable(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	tx := begin(t, db)
-	driver := must.New(sqlite.New(tx))
-	must.Do(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+	driver := testkit.Must(sqlite.New(tx))
+	testkit.Do(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	require.ErrorIs(t, must.ErrorOf(driver.Append(ctx, appendOf("invoice-1", 0, 1))), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(driver.Append(ctx, appendOf("invoice-1", 0, 1))), context.Canceled)
 
-	must.Do(driver.Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
+	testkit.Do(driver.Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
 	require.NoError(t, tx.Commit())
 }
 
@@ -247,11 +246,11 @@ func TestTransactionThatReadTooEarlyIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	tx := begin(t, db)
-	version := must.Do(must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1"))(t)
+	version := testkit.Do(testkit.Must(sqlite.New(tx)).Version(t.Context(), "invoice-1"))(t)
 	require.Equal(t, messagestore.NoStream, version)
-	must.Do(beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+	testkit.Do(beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
 
-	_, err = must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", version, 1))
+	_, err = testkit.Must(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", version, 1))
 
 	require.ErrorIs(t, err, sqlite.ErrBusy)
 	require.ErrorContains(t, err, "BEGIN IMMEDIATE")
@@ -264,31 +263,31 @@ func TestTransactionWithoutLockWritesToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
 	beside := open(t, path, nil)
-	db := must.Do(sql.Open("sqlite", "file:"+path))(t)
+	db := testkit.Do(sql.Open("sqlite", "file:"+path))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	tx := begin(t, db)
-	must.Do(beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+	testkit.Do(beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
 
-	must.Do(must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
+	testkit.Do(testkit.Must(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, must.ErrorOf(beside.Append(ctx, appendOf("invoice-1", 1, 1))), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(beside.Append(ctx, appendOf("invoice-1", 1, 1))), context.Canceled)
 	require.NoError(t, tx.Commit())
-	must.Do(beside.Append(t.Context(), appendOf("invoice-1", 1, 1)))(t)
+	testkit.Do(beside.Append(t.Context(), appendOf("invoice-1", 1, 1)))(t)
 }
 
 func TestDatabaseWithoutTablesSaysHowToCreateThem(t *testing.T) {
 	t.Parallel()
 	tx := begin(t, database(t, newFile(t)))
-	driver := must.New(sqlite.New(tx))
+	driver := testkit.Must(sqlite.New(tx))
 
-	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))), sqlite.ErrNoSchema)
-	require.ErrorIs(t, must.ErrorOf(driver.Version(t.Context(), "invoice-1")), sqlite.ErrNoSchema)
+	require.ErrorIs(t, testkit.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))), sqlite.ErrNoSchema)
+	require.ErrorIs(t, testkit.ErrorOf(driver.Version(t.Context(), "invoice-1")), sqlite.ErrNoSchema)
 
 	require.NoError(t, sqlite.Schema(t.Context(), tx))
 	require.NoError(t, sqlite.Schema(t.Context(), tx), "again")
-	must.Do(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+	testkit.Do(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
 	require.NoError(t, driver.Close(), "closes nothing")
 	require.NoError(t, tx.Commit())
 }
@@ -307,10 +306,10 @@ func TestApplicationsDatabaseOpensAsAStore(t *testing.T) {
 
 	store := open(t, path, nil)
 	tx = begin(t, db)
-	w := must.Do(must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
-	before := must.Do(store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10}))(t)
+	w := testkit.Do(testkit.Must(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+	before := testkit.Do(store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10}))(t)
 	require.NoError(t, tx.Commit())
-	after := must.Do(store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10}))(t)
+	after := testkit.Do(store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10}))(t)
 
 	require.Empty(t, before.Messages)
 	require.Len(t, after.Messages, 1)
@@ -326,7 +325,7 @@ func TestAfterAWriteThatFailedATransactionWritesNoMore(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	beside := open(t, path, nil)
-	db := must.Do(sql.Open(faulty(t, func(statement string, on faultyConn) error {
+	db := testkit.Do(sql.Open(faulty(t, func(statement string, on faultyConn) error {
 		if strings.HasSuffix(statement, "[account-bad]") {
 			_ = on.execute("ROLLBACK")
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
@@ -335,10 +334,10 @@ func TestAfterAWriteThatFailedATransactionWritesNoMore(t *testing.T) {
 	}), "file:"+path+"?_txlock=immediate"))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	tx := begin(t, db)
-	driver := must.New(sqlite.New(tx))
-	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("account-bad", messagestore.NoStream, 1))), sqliteError(10|1<<8))
+	driver := testkit.Must(sqlite.New(tx))
+	require.ErrorIs(t, testkit.ErrorOf(driver.Append(t.Context(), appendOf("account-bad", messagestore.NoStream, 1))), sqliteError(10|1<<8))
 
-	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("account-2", messagestore.NoStream, 1))), sqliteError(10|1<<8))
+	require.ErrorIs(t, testkit.ErrorOf(driver.Append(t.Context(), appendOf("account-2", messagestore.NoStream, 1))), sqliteError(10|1<<8))
 	_ = tx.Rollback() // there is none any more
-	require.Equal(t, messagestore.NoStream, must.Do(beside.Version(t.Context(), "account-2"))(t))
+	require.Equal(t, messagestore.NoStream, testkit.Do(beside.Version(t.Context(), "account-2"))(t))
 }

@@ -17,12 +17,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/report"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -39,7 +38,7 @@ func hold(t testing.TB, path string) (release func()) {
 // awaitQueue waits until so many calls wait for the next commit.
 func awaitQueue(t testing.TB, driver *sqlite.Driver, calls int) {
 	t.Helper()
-	await.Equal(t, "calls in the queue", calls, driver.Queued)
+	testkit.AwaitEqual(t, "calls in the queue", calls, driver.Queued)
 }
 
 // awaitAll waits for calls that are under way.
@@ -50,7 +49,7 @@ func awaitAll(t testing.TB, what string, calls *sync.WaitGroup) {
 		calls.Wait()
 		close(done)
 	}()
-	await.Receive(t, what, done)
+	testkit.Receive(t, what, done)
 }
 
 // together runs appends so that one commit takes them all, in order, and returns their errors.
@@ -127,10 +126,10 @@ func TestACallWhoseCallerHasLeftHarmsNothing(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	driver := open(t, path, nil)
-	must.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 3)))(t)
+	testkit.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 3)))(t)
 	q := queuing.Queue{Name: "q", Category: "account"}
 	take := queuing.Take{Queue: q, Policy: queuing.Policy{MaxFailures: 1}, Session: 1, Lease: time.Hour, Want: 1}
-	must.Do(driver.QueueTake(t.Context(), take))(t)
+	testkit.Do(driver.QueueTake(t.Context(), take))(t)
 	of := map[string]func(ctx context.Context) error{
 		"AppendAll": func(ctx context.Context) error {
 			_, err := driver.AppendAll(ctx, []messagestore.Append{appendOf("account-2", messagestore.AnyVersion, 1)})
@@ -175,7 +174,7 @@ func TestACallWhoseCallerHasLeftHarmsNothing(t *testing.T) {
 	calls := []func() error{func() error {
 		return driver.Call(func() {
 			leave()
-			await.True(t, "the callers have left", func() bool { return !inDriver("CallerHasLeftHarmsNothing.func") })
+			testkit.AwaitTrue(t, "the callers have left", func() bool { return !inDriver("CallerHasLeftHarmsNothing.func") })
 		})
 	}}
 	for _, call := range of {
@@ -219,7 +218,7 @@ func committing(t *testing.T, path string, more fault, config *sqlite.Config) (d
 	t.Helper()
 	begun, blocked := make(chan struct{}), make(chan struct{})
 	var armed atomic.Bool
-	driver = must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
+	driver = testkit.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 		if statement == "COMMIT" && armed.CompareAndSwap(true, false) {
 			close(begun)
 			<-blocked
@@ -228,16 +227,16 @@ func committing(t *testing.T, path string, more fault, config *sqlite.Config) (d
 	}), path, config))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	armed.Store(true)
-	first := await.Go(func() error {
-		return must.ErrorOf(driver.Append(context.WithoutCancel(t.Context()), appendOf("filler-1", messagestore.AnyVersion, 1)))
+	first := testkit.Go(func() error {
+		return testkit.ErrorOf(driver.Append(context.WithoutCancel(t.Context()), appendOf("filler-1", messagestore.AnyVersion, 1)))
 	})
 	proceed := sync.OnceFunc(func() { close(blocked) })
 	t.Cleanup(proceed)
-	await.Receive(t, "the first commit is under way", begun)
+	testkit.Receive(t, "the first commit is under way", begun)
 	return driver, func() {
 		t.Helper()
 		proceed()
-		require.NoError(t, await.Receive(t, "the first commit ends", first))
+		require.NoError(t, testkit.Receive(t, "the first commit ends", first))
 	}
 }
 
@@ -257,7 +256,7 @@ func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
 	path := newFile(t)
 	driver := open(t, path, nil)
 	recorded := appendOf("account-0", messagestore.NoStream, 1)
-	must.Do(driver.Append(t.Context(), recorded))(t)
+	testkit.Do(driver.Append(t.Context(), recorded))(t)
 	reused := appendOf("account-3", messagestore.NoStream, 3)
 	reused.Records[2].ID = recorded.Records[0].ID
 
@@ -273,7 +272,7 @@ func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
 	)
 
 	require.NoError(t, errs[0])
-	conflict := must.As[*messagestore.VersionConflictError](t, errs[1])
+	conflict := testkit.As[*messagestore.VersionConflictError](t, errs[1])
 	require.EqualValues(t, 0, conflict.Actual)
 	require.ErrorIs(t, errs[2], messagestore.ErrVersionConflict)
 	require.ErrorIs(t, errs[3], messagestore.ErrIDConflict)
@@ -283,7 +282,7 @@ func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
 	for stream, want := range map[messagestore.StreamName]messagestore.Version{
 		"account-0": 0, "account-1": 2, "account-2": messagestore.NoStream, "account-3": 0,
 	} {
-		require.Equal(t, want, must.Do(driver.Version(t.Context(), stream))(t), stream)
+		require.Equal(t, want, testkit.Do(driver.Version(t.Context(), stream))(t), stream)
 	}
 	commits, _ := driver.Commits()
 	require.EqualValues(t, 2, commits)
@@ -292,7 +291,7 @@ func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
 func TestFailedAppendHarmsNoneOfItsGroup(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
+	driver := testkit.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 		if strings.HasSuffix(statement, "[account-bad]") {
 			_ = on.execute("ROLLBACK")    // as SQLite does by itself, or does not
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
@@ -313,7 +312,7 @@ func TestFailedAppendHarmsNoneOfItsGroup(t *testing.T) {
 	require.NotErrorIs(t, errs[1], messagestore.ErrOutcomeUnknown)
 	require.NoError(t, errs[2])
 	for stream, want := range map[messagestore.StreamName]messagestore.Version{"account-1": 0, "account-2": 1} {
-		require.Equal(t, want, must.Do(driver.Version(t.Context(), stream))(t), stream)
+		require.Equal(t, want, testkit.Do(driver.Version(t.Context(), stream))(t), stream)
 	}
 }
 
@@ -323,7 +322,7 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 	var stop atomic.Bool
 	again, blocked := make(chan struct{}), make(chan struct{})
 	proceed := sync.OnceFunc(func() { close(blocked) })
-	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
+	driver := testkit.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 		switch {
 		case strings.HasSuffix(statement, "[account-bad]") && stop.CompareAndSwap(false, true):
 			_ = on.execute("ROLLBACK")
@@ -351,22 +350,22 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 	}()
 	awaitQueue(t, driver, 1)
 	go func() {
-		_, err := must.New(messagestore.New(driver, nil)).Write(ctx, "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
+		_, err := testkit.Must(messagestore.New(driver, nil)).Write(ctx, "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
 		result <- err
 	}()
 	awaitQueue(t, driver, 2)
 	release()
-	await.Receive(t, "the group falls apart", begun) // and the lock is free
+	testkit.Receive(t, "the group falls apart", begun) // and the lock is free
 	leave()
-	err := await.Receive(t, "the call ends", result)
+	err := testkit.Receive(t, "the call ends", result)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 
-	require.ErrorIs(t, must.ErrorOf(must.New(messagestore.New(open(t, path, nil), nil)).Resolve(t.Context(), err)), messagestore.ErrNotWritten)
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(messagestore.New(open(t, path, nil), nil)).Resolve(t.Context(), err)), messagestore.ErrNotWritten)
 	proceed()
-	require.NoError(t, errors.Join(await.Receive(t, "a call ends", others), await.Receive(t, "a call ends", others)))
+	require.NoError(t, errors.Join(testkit.Receive(t, "a call ends", others), testkit.Receive(t, "a call ends", others)))
 	_, err = driver.Append(t.Context(), appendOf("account-2", messagestore.NoStream, 1)) // after all of the group
 	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), "account-1"))(t))
+	require.Equal(t, messagestore.NoStream, testkit.Do(driver.Version(t.Context(), "account-1"))(t))
 }
 
 // The group asks for the lock as often as one write may in its time, and then once for each other
@@ -408,7 +407,7 @@ func TestAGroupThatFellApartWaitsForALockOnce(t *testing.T) {
 
 	release()
 
-	tx := await.Receive(t, "another process holds the lock", held)
+	tx := testkit.Receive(t, "another process holds the lock", held)
 	awaitAll(t, "the calls end", &calls)
 	require.NoError(t, tx.Rollback())
 	for _, err := range errs {
@@ -437,14 +436,14 @@ func TestCallerWhoLeavesBeforeItsCommitWritesNothing(t *testing.T) {
 
 	cancel()
 	for range 2 {
-		err := await.Receive(t, "a call ends", results)
+		err := testkit.Receive(t, "a call ends", results)
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	}
 
 	release()
 	for _, stream := range []messagestore.StreamName{"account-1", "account-2"} {
-		require.EqualValues(t, 0, must.Do(driver.Append(t.Context(), appendOf(stream, messagestore.NoStream, 1)))(t).Version)
+		require.EqualValues(t, 0, testkit.Do(driver.Append(t.Context(), appendOf(stream, messagestore.NoStream, 1)))(t).Version)
 	}
 }
 
@@ -454,7 +453,7 @@ func TestCallerWhoLeavesDuringTheCommitDoesNotKnow(t *testing.T) {
 	committing, blocked := make(chan struct{}), make(chan struct{})
 	proceed := sync.OnceFunc(func() { close(blocked) })
 	var stop atomic.Bool
-	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
+	driver := testkit.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "COMMIT" && stop.CompareAndSwap(true, false) {
 			close(committing)
 			<-blocked
@@ -464,20 +463,20 @@ func TestCallerWhoLeavesDuringTheCommitDoesNotKnow(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	t.Cleanup(proceed)
 	stop.Store(true)
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	ctx, cancel := context.WithCancel(t.Context())
-	result := await.Go(func() error {
-		return must.ErrorOf(store.Write(ctx, "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)}))
+	result := testkit.Go(func() error {
+		return testkit.ErrorOf(store.Write(ctx, "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)}))
 	})
-	await.Receive(t, "the commit is under way", committing)
+	testkit.Receive(t, "the commit is under way", committing)
 	cancel()
 
-	err := await.Receive(t, "the call ends though its commit does not", result)
+	err := testkit.Receive(t, "the call ends though its commit does not", result)
 
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.Canceled)
 	proceed()
-	require.EqualValues(t, 0, must.Do(store.Resolve(t.Context(), err))(t)[0].Version)
+	require.EqualValues(t, 0, testkit.Do(store.Resolve(t.Context(), err))(t)[0].Version)
 }
 
 func TestBusyDatabaseIsADefiniteError(t *testing.T) {
@@ -489,11 +488,11 @@ func TestBusyDatabaseIsADefiniteError(t *testing.T) {
 	_, err := driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1))
 	require.ErrorIs(t, err, sqlite.ErrBusy)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	require.ErrorIs(t, must.ErrorOf(driver.Find(t.Context(), "account-1", []uuid.UUID{uuid.New()})), sqlite.ErrBusy)
-	require.NoError(t, must.ErrorOf(driver.Version(t.Context(), "account-1")), "readers do not wait")
+	require.ErrorIs(t, testkit.ErrorOf(driver.Find(t.Context(), "account-1", []uuid.UUID{uuid.New()})), sqlite.ErrBusy)
+	require.NoError(t, testkit.ErrorOf(driver.Version(t.Context(), "account-1")), "readers do not wait")
 
 	release()
-	must.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1)))(t)
+	testkit.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1)))(t)
 }
 
 func TestCommitThatMeetsALockIsTriedAgain(t *testing.T) {
@@ -506,13 +505,13 @@ func TestCommitThatMeetsALockIsTriedAgain(t *testing.T) {
 		}
 		return nil
 	})
-	driver := must.Do(sqlite.OpenWith(t.Context(), name, path, patient))(t)
+	driver := testkit.Do(sqlite.OpenWith(t.Context(), name, path, patient))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	hasty := must.Do(sqlite.OpenWith(t.Context(), name, path, &sqlite.Config{BusyTimeout: 50 * time.Millisecond}))(t)
+	hasty := testkit.Do(sqlite.OpenWith(t.Context(), name, path, &sqlite.Config{BusyTimeout: 50 * time.Millisecond}))(t)
 	t.Cleanup(func() { require.NoError(t, hasty.Close()) })
 
 	refusals.Store(3)
-	must.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1)))(t)
+	testkit.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1)))(t)
 	require.Negative(t, refusals.Load())
 	refusals.Store(1 << 40)
 	_, err := hasty.Append(t.Context(), appendOf("account-1", 0, 1))
@@ -534,7 +533,7 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 			t.Parallel()
 			path := newFile(t)
 			var failures atomic.Int64
-			driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
+			driver := testkit.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 				if statement != "COMMIT" || failures.Add(-1) < 0 {
 					return nil
 				}
@@ -554,7 +553,7 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 			failures.Store(1)
 			a := appendOf("account-1", messagestore.NoStream, 2)
 			_, err := driver.Append(t.Context(), a)
-			unknown := must.As[*messagestore.OutcomeUnknownError](t, err)
+			unknown := testkit.As[*messagestore.OutcomeUnknownError](t, err)
 			require.Equal(t, a.Stream, unknown.Writes[0].Stream)
 			require.Len(t, unknown.Writes[0].Records, 2)
 			before := settled()
@@ -562,7 +561,7 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 			failures.Store(1)
 			_, err = driver.Find(t.Context(), a.Stream, []uuid.UUID{a.Records[0].ID, a.Records[1].ID})
 			require.ErrorIs(t, err, sqliteError(10|4<<8), "what could not be settled is not found missing")
-			found := must.Do(driver.Find(t.Context(), a.Stream, []uuid.UUID{a.Records[0].ID, a.Records[1].ID}))(t)
+			found := testkit.Do(driver.Find(t.Context(), a.Stream, []uuid.UUID{a.Records[0].ID, a.Records[1].ID}))(t)
 			if happens {
 				require.Len(t, found, 2)
 				return
@@ -571,7 +570,7 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 			require.Equal(t, before+1, settled())
 
 			failures.Store(1)
-			store := must.New(messagestore.New(driver, nil))
+			store := testkit.Must(messagestore.New(driver, nil))
 			w, err := store.Write(t.Context(), "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
 			require.NoError(t, err, "the store asks, and writes again")
 			require.EqualValues(t, 0, w.Version)
@@ -604,7 +603,7 @@ func TestCloseDuringLoadLosesNothingThatWasAcknowledged(t *testing.T) {
 			}
 		})
 	}
-	await.Receive(t, "enough is acknowledged", enough)
+	testkit.Receive(t, "enough is acknowledged", enough)
 
 	var closers sync.WaitGroup
 	for range 2 {
@@ -622,7 +621,7 @@ func TestCloseDuringLoadLosesNothingThatWasAcknowledged(t *testing.T) {
 		require.ErrorIs(t, err, messagestore.ErrClosed)
 	}
 	recorded := map[any]bool{}
-	for m, err := range must.New(messagestore.New(open(t, path, nil), nil)).ReadStream(t.Context(), "account-1", 0) {
+	for m, err := range testkit.Must(messagestore.New(open(t, path, nil), nil)).ReadStream(t.Context(), "account-1", 0) {
 		require.NoError(t, err)
 		recorded[m.ID] = true
 	}
@@ -647,7 +646,7 @@ func TestCloseDoesNotWaitForAnothersLock(t *testing.T) {
 	require.NoError(t, driver.Close())
 
 	for range 3 {
-		require.ErrorIs(t, await.Receive(t, "a call ends", results), messagestore.ErrClosed)
+		require.ErrorIs(t, testkit.Receive(t, "a call ends", results), messagestore.ErrClosed)
 	}
 	release()
 }
@@ -732,8 +731,8 @@ func TestClosedDriverRefusesEveryCall(t *testing.T) {
 	require.NoError(t, closed.Close())
 	drivers := map[string]*sqlite.Driver{"closed": closed}
 	over := func(of string, tx *sql.Tx, end func() error) {
-		drivers[of+", not used before"] = must.New(sqlite.New(tx))
-		drivers[of] = must.New(sqlite.New(tx))
+		drivers[of+", not used before"] = testkit.Must(sqlite.New(tx))
+		drivers[of] = testkit.Must(sqlite.New(tx))
 		for call, f := range everyCall {
 			require.NoError(t, f(t.Context(), drivers[of]), call) // which prepares its statements
 		}
@@ -759,13 +758,13 @@ func TestClosedDriverRefusesEveryCall(t *testing.T) {
 func TestTransactionOfAnEndedContextRefusesEveryCall(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	tx := must.Do(newDatabase(t).BeginTx(ctx, nil))(t)
-	driver := must.New(sqlite.New(tx))
+	tx := testkit.Do(newDatabase(t).BeginTx(ctx, nil))(t)
+	driver := testkit.Must(sqlite.New(tx))
 	require.NoError(t, everyCall["append"](t.Context(), driver))
 
 	cancel()
 
-	await.True(t, "the transaction's end", func() bool { return everyCall["now"](t.Context(), driver) != nil })
+	testkit.AwaitTrue(t, "the transaction's end", func() bool { return everyCall["now"](t.Context(), driver) != nil })
 	for call, f := range everyCall {
 		require.ErrorIs(t, f(t.Context(), driver), messagestore.ErrClosed, call)
 	}
@@ -776,7 +775,7 @@ func TestTransactionOfAnEndedContextRefusesEveryCall(t *testing.T) {
 func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
-	driver := must.New(sqlite.Open(t.Context(), path, nil))
+	driver := testkit.Must(sqlite.Open(t.Context(), path, nil))
 	defer driver.Close()
 	for what, breaks := range map[string]func(){"a panic": func() { panic("broken") }, "the end of a goroutine": runtime.Goexit} {
 		release := hold(t, path)
@@ -787,7 +786,7 @@ func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 		}
 		release()
 		for range 3 {
-			err := await.Receive(t, "a write", errs)
+			err := testkit.Receive(t, "a write", errs)
 			require.NotNil(t, failure.PanicOf(err), "%s: %v", what, err)
 			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 		}

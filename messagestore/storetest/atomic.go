@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -16,7 +16,7 @@ var atomicTests = []test{
 		b, a, c := f.streams()
 		f.fill(t, a, 2)
 
-		written := must.Do(f.store.WriteStreams(t.Context(),
+		written := testkit.Do(f.store.WriteStreams(t.Context(),
 			messagestore.To(b, messagestore.NoStream, opened(2)...), messagestore.To(a, 1, opened(1)...), messagestore.To(c, messagestore.AnyVersion, opened(3)...), messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)))(t)
 
 		require.Len(t, written, 4)
@@ -68,7 +68,7 @@ var atomicTests = []test{
 		b, a, c := f.streams()
 		f.fill(t, a, 2)
 
-		written := must.Do(f.store.WriteStreams(t.Context(), messagestore.To(a, 1), messagestore.To(b, messagestore.NoStream), messagestore.To(c, messagestore.NoStream, opened(1)...)))(t)
+		written := testkit.Do(f.store.WriteStreams(t.Context(), messagestore.To(a, 1), messagestore.To(b, messagestore.NoStream), messagestore.To(c, messagestore.NoStream, opened(1)...)))(t)
 
 		require.Equal(t, messagestore.Written{Stream: a, Version: 1}, written[0])
 		require.Equal(t, messagestore.Written{Stream: b, Version: messagestore.NoStream}, written[1])
@@ -90,13 +90,13 @@ var atomicTests = []test{
 		b, a, c := f.streams()
 		f.fill(t, a, 1)
 		m, n, o := raw("Opened", `{"name":"m"}`), raw("Opened", `{"name":"n"}`), raw("Opened", `{"name":"o"}`)
-		first := must.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, messagestore.NoStream, m, n), messagestore.To(a, 0, o), messagestore.To(c, messagestore.NoStream)))(t)
+		first := testkit.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, messagestore.NoStream, m, n), messagestore.To(a, 0, o), messagestore.To(c, messagestore.NoStream)))(t)
 		f.fill(t, a, 2)
 		f.fill(t, b, 1)
 		f.fill(t, c, 1) // the checked stream has changed and need not stay the same
 
 		for _, expected := range anyExpectation {
-			again := must.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, expected, m, n), messagestore.To(a, messagestore.NoStream, o), messagestore.To(c, messagestore.NoStream)))(t)
+			again := testkit.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, expected, m, n), messagestore.To(a, messagestore.NoStream, o), messagestore.To(c, messagestore.NoStream)))(t)
 			for i := range 2 {
 				want := first[i]
 				want.Duplicate = true
@@ -118,7 +118,7 @@ var atomicTests = []test{
 			{messagestore.To(a, messagestore.AnyVersion, m), messagestore.To(b, messagestore.AnyVersion, n, fresh)},
 			{messagestore.To(a, messagestore.AnyVersion, n), messagestore.To(b, messagestore.AnyVersion, m)}, // both ids are recorded, each in the other's stream
 		} {
-			require.ErrorIs(t, must.ErrorOf(f.store.WriteStreams(t.Context(), writes...)), messagestore.ErrIDConflict)
+			require.ErrorIs(t, testkit.ErrorOf(f.store.WriteStreams(t.Context(), writes...)), messagestore.ErrIDConflict)
 		}
 		require.Len(t, f.read(t, a), 1)
 		require.Len(t, f.read(t, b), 1)

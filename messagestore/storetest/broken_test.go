@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/internal/report"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -53,7 +53,7 @@ func TestSuite(t *testing.T) {
 
 // A suite is worth as much as the bugs that it has been seen to catch.
 func TestEveryBugIsFound(t *testing.T) {
-	tier.NeedsChange(t)
+	testkit.NeedsChange(t)
 	for _, b := range bugs {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +72,7 @@ func TestEveryBugIsFound(t *testing.T) {
 }
 
 func TestEverySubTestHasFoundABug(t *testing.T) {
-	tier.NeedsChange(t)
+	testkit.NeedsChange(t)
 	var all, found []string
 	for _, test := range tests() {
 		all = append(all, test.name)

@@ -16,8 +16,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/report"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -829,7 +829,7 @@ func (d *driver) behind(tell func(context.Context, messagestore.Append) error) {
 			written written
 			err     error
 		}
-		done := await.Go(func() result {
+		done := testkit.Go(func() result {
 			<-time.After(time.Millisecond)
 			w, err := d.Driver.Append(context.WithoutCancel(ctx), a)
 			return result{w, err}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -46,7 +46,7 @@ var categoryTests = []test{
 			_, end := f.readFrom(t, messagestore.CategoryQuery{Category: f.category, Limit: 10})
 			for _, from := range []messagestore.GlobalPosition{end, end + 1000, farAway - 1, farAway} {
 				q := messagestore.CategoryQuery{Category: f.category, From: from, Limit: 10}
-				page := must.Do(f.driver.ReadCategory(t.Context(), q))(t)
+				page := testkit.Do(f.driver.ReadCategory(t.Context(), q))(t)
 				require.Empty(t, page.Messages)
 				require.False(t, page.More)
 				require.Equal(t, from, page.Next, "a reader that finds nothing goes on where it was")
@@ -74,7 +74,7 @@ var categoryTests = []test{
 		end := all[5].GlobalPosition.Next()
 		for limit := 1; limit <= 8; limit++ {
 			q := messagestore.CategoryQuery{Category: f.category, Limit: limit}
-			page := must.Do(f.driver.ReadCategory(t.Context(), q))(t)
+			page := testkit.Do(f.driver.ReadCategory(t.Context(), q))(t)
 			require.Len(t, page.Messages, min(limit, 6))
 			requireHonest(t, q, page)
 			switch {
@@ -197,7 +197,7 @@ var categoryTests = []test{
 				q := messagestore.CategoryQuery{Category: f.category, Limit: limit, Filter: filter}
 				first := 0
 				for more := true; more; {
-					page := must.Do(f.store.ReadCategoryPage(t.Context(), q))(t)
+					page := testkit.Do(f.store.ReadCategoryPage(t.Context(), q))(t)
 					last := slices.IndexFunc(all, func(m *messagestore.Message) bool { return m.GlobalPosition.Next() == page.Next })
 					require.GreaterOrEqual(t, last, 0, "next is right behind a message")
 					if page.Next > q.From {
@@ -206,7 +206,7 @@ var categoryTests = []test{
 					}
 					q.From, more, first = page.Next, page.More, last+1
 				}
-				page := must.Do(f.store.ReadCategoryPage(t.Context(), q))(t)
+				page := testkit.Do(f.store.ReadCategoryPage(t.Context(), q))(t)
 				require.True(t, page.First.IsZero() && page.Last.IsZero(), "there was nothing to look at")
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -86,12 +86,12 @@ var contextTests = []test{
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 
-		require.ErrorIs(t, must.ErrorOf(f.driver.ReadStream(ctx, messagestore.StreamQuery{Stream: f.stream(), Limit: 1})), context.Canceled)
-		require.ErrorIs(t, must.ErrorOf(f.driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 1})), context.Canceled)
-		require.ErrorIs(t, must.ErrorOf(f.driver.Last(ctx, f.stream(), "")), context.Canceled)
-		require.ErrorIs(t, must.ErrorOf(f.driver.Version(ctx, f.stream())), context.Canceled)
-		require.ErrorIs(t, must.ErrorOf(f.driver.Find(ctx, f.stream(), []uuid.UUID{uuid.New()})), context.Canceled)
-		require.ErrorIs(t, must.ErrorOf(f.driver.Now(ctx)), context.Canceled)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.ReadStream(ctx, messagestore.StreamQuery{Stream: f.stream(), Limit: 1})), context.Canceled)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 1})), context.Canceled)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.Last(ctx, f.stream(), "")), context.Canceled)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.Version(ctx, f.stream())), context.Canceled)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.Find(ctx, f.stream(), []uuid.UUID{uuid.New()})), context.Canceled)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.Now(ctx)), context.Canceled)
 	}},
 	// A call that waits for others, for a lock, a connection or a disk, ends at its deadline. On a
 	// busy machine every goroutine is late, so the call may be late by a second plus five times the
@@ -213,5 +213,5 @@ var clockTests = []test{
 
 func (f *fixture) now(t *testing.T) time.Time {
 	t.Helper()
-	return must.Do(f.store.Now(t.Context()))(t)
+	return testkit.Do(f.store.Now(t.Context()))(t)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -38,7 +38,7 @@ var fidelityTests = []test{
 			"'; DROP TABLE messages;--", "%s $1 ? :x", "👩‍👩‍👧‍👦", "\U0010FFFF", planes.String(),
 		}
 		for _, text := range texts {
-			encoded := must.Do(json.Marshal(map[string]string{text: text, "x" + text: text + "x"}))(t)
+			encoded := testkit.Do(json.Marshal(map[string]string{text: text, "x" + text: text + "x"}))(t)
 			f.survive(t, string(encoded))
 		}
 		f.survive(t, `{"escaped":"\ud83d\ude00 \u00e9 \/ \u2028"}`)
@@ -93,7 +93,7 @@ var fidelityTests = []test{
 	{"S7/MetadataOfOtherClients", 0, func(t *testing.T, f *fixture) {
 		r := record("Opened", `{"name":"x"}`)
 		r.Metadata = json.RawMessage(`{"userId":7,"schemaVersion":3,"properties":null,"correlationStreamName":"process-1","nested":{"a":[1.50]}}`)
-		must.Do(f.driver.Append(t.Context(), messagestore.Append{Stream: f.stream(), Expected: messagestore.NoStream, Records: []messagestore.Encoded{r}}))(t)
+		testkit.Do(f.driver.Append(t.Context(), messagestore.Append{Stream: f.stream(), Expected: messagestore.NoStream, Records: []messagestore.Encoded{r}}))(t)
 
 		m := f.read(t, f.stream())[0].Metadata
 		require.Equal(t, messagestore.StreamName("process-1"), m.CorrelationStream)
@@ -116,7 +116,7 @@ var fidelityTests = []test{
 		}
 		for i, m := range f.read(t, stream) {
 			require.Equal(t, types[i], m.Type)
-			require.Equal(t, messagestore.Version(i), must.Do(f.driver.Last(t.Context(), stream, types[i]))(t).Position)
+			require.Equal(t, messagestore.Version(i), testkit.Do(f.driver.Last(t.Context(), stream, types[i]))(t).Position)
 			require.Equal(t, []uuid.UUID{m.ID}, ids(f.readCategory(t, f.category, messagestore.Filter{Types: []string{types[i]}})))
 		}
 	}},
@@ -144,16 +144,16 @@ var fidelityTests = []test{
 			require.Equal(t, stream, m.Stream)
 		}
 
-		backwards := must.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.EndOfStream, Backwards: true, Limit: 10}))(t)
+		backwards := testkit.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.EndOfStream, Backwards: true, Limit: 10}))(t)
 		require.Equal(t, []*messagestore.Message{messages[1], messages[0]}, backwards)
 
 		require.Equal(t, messages, f.readCategory(t, f.category, messagestore.Filter{}))
 
-		require.Equal(t, messages, must.Do(f.driver.Find(t.Context(), stream, ids(messages)))(t))
+		require.Equal(t, messages, testkit.Do(f.driver.Find(t.Context(), stream, ids(messages)))(t))
 
-		last := must.Do(f.driver.Last(t.Context(), stream, ""))(t)
+		last := testkit.Do(f.driver.Last(t.Context(), stream, ""))(t)
 		require.Equal(t, messages[1], last)
-		last = must.Do(f.driver.Last(t.Context(), stream, "Opened"))(t)
+		last = testkit.Do(f.driver.Last(t.Context(), stream, "Opened"))(t)
 		require.Equal(t, messages[1], last)
 	}},
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -186,7 +186,7 @@ func (f *fixture) refuses(t *testing.T, stream messagestore.StreamName, bodies .
 	t.Helper()
 	before := f.readCategory(t, f.category, messagestore.Filter{})
 	for _, expected := range anyExpectation {
-		require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), stream, expected, bodies...)), messagestore.ErrIDConflict, "expected version %v", expected)
+		require.ErrorIs(t, testkit.ErrorOf(f.store.Write(t.Context(), stream, expected, bodies...)), messagestore.ErrIDConflict, "expected version %v", expected)
 	}
 	require.Equal(t, before, f.readCategory(t, f.category, messagestore.Filter{}), "a refused write changes nothing")
 }

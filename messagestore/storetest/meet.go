@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -35,9 +35,9 @@ var meetTests = []test{
 		messages := f.read(t, f.stream())
 
 		for _, expected := range []messagestore.Version{messagestore.NoStream, 0, 1, 3, 10} {
-			before := must.Do(f.store.Now(t.Context()))(t)
+			before := testkit.Do(f.store.Now(t.Context()))(t)
 			written, met := f.writeOrLast(t, f.stream(), expected, opened(1)...)
-			after := must.Do(f.store.Now(t.Context()))(t)
+			after := testkit.Do(f.store.Now(t.Context()))(t)
 
 			require.Zero(t, written)
 			require.NotNil(t, met)
@@ -115,7 +115,7 @@ func (f *fixture) writeOrLast(t *testing.T, stream messagestore.StreamName, expe
 func largeMessageIsMet(t *testing.T, f *fixture) {
 	for i, size := range []int{10_000, 16_384, 100_000, 800_000} {
 		stream := f.category.Stream(strings.Repeat("x", i+1))
-		must.Do(f.store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
+		testkit.Do(f.store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
 			Body: Opened{Name: incompressible(size)}, Metadata: messagestore.Metadata{Properties: map[string]any{"page": "large"}},
 		}))(t)
 
@@ -193,10 +193,10 @@ func loserMeetsTheWinner(t *testing.T, f *fixture) {
 
 var pastTests = []test{
 	{"Past/WritesBehindTheseTypes", 0, func(t *testing.T, f *fixture) {
-		must.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended", "Waiting", "Extended")...))(t)
+		testkit.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended", "Waiting", "Extended")...))(t)
 
 		for i, expected := range []messagestore.Version{0, 1, 3} {
-			written := must.Do(f.store.WriteStreams(t.Context(), goingPast(messagestore.To(f.stream(), expected, typed("Extended", "Waiting")...), "Waiting", "Extended")))(t)
+			written := testkit.Do(f.store.WriteStreams(t.Context(), goingPast(messagestore.To(f.stream(), expected, typed("Extended", "Waiting")...), "Waiting", "Extended")))(t)
 			require.Equal(t, messagestore.Version(5+2*i), written[0].Version)
 		}
 		requireDense(t, f.read(t, f.stream()))
@@ -204,20 +204,20 @@ var pastTests = []test{
 	}},
 	{"Past/AnotherTypeConflicts", 0, func(t *testing.T, f *fixture) {
 		b, a, _ := f.streams()
-		must.Do(f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved", "Extended", "Released", "Extended")...))(t)
+		testkit.Do(f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved", "Extended", "Released", "Extended")...))(t)
 
 		_, err := f.store.WriteStreams(t.Context(), messagestore.To(a, messagestore.NoStream, opened(1)...),
 			goingPast(messagestore.To(b, 0, typed("Confirmed")...), "Extended", "Waiting"))
 		require.Equal(t, messagestore.VersionConflictError{Stream: b, Expected: 0, Actual: 3}, conflict(t, err))
 		require.Empty(t, f.read(t, a))
 
-		must.Do(f.store.WriteStreams(t.Context(), goingPast(messagestore.To(b, 2, typed("Confirmed")...), "Extended", "Waiting")))(t)
-		must.Do(f.store.WriteStreams(t.Context(), goingPast(messagestore.To(a, messagestore.NoStream, typed("Confirmed")...), "Extended")))(t)
+		testkit.Do(f.store.WriteStreams(t.Context(), goingPast(messagestore.To(b, 2, typed("Confirmed")...), "Extended", "Waiting")))(t)
+		testkit.Do(f.store.WriteStreams(t.Context(), goingPast(messagestore.To(a, messagestore.NoStream, typed("Confirmed")...), "Extended")))(t)
 		_, err = f.store.WriteStreams(t.Context(), goingPast(messagestore.To(a, messagestore.NoStream, typed("Confirmed")...), "Confirmed"))
 		require.NoError(t, err, "NoStream is a version like any other")
 	}},
 	{"Past/VersionAheadConflicts", 0, func(t *testing.T, f *fixture) {
-		must.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...))(t)
+		testkit.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...))(t)
 		for _, expected := range []messagestore.Version{2, 9} {
 			_, err := f.store.WriteStreams(t.Context(), goingPast(messagestore.To(f.stream(), expected, typed("Confirmed")...), "Extended"))
 			require.Equal(t, messagestore.VersionConflictError{Stream: f.stream(), Expected: expected, Actual: 1}, conflict(t, err))
@@ -226,9 +226,9 @@ var pastTests = []test{
 	}},
 	{"Past/CheckHasIt", 0, func(t *testing.T, f *fixture) {
 		b, a, _ := f.streams()
-		must.Do(f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved", "Extended")...))(t)
+		testkit.Do(f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved", "Extended")...))(t)
 
-		written := must.Do(f.store.WriteStreams(t.Context(), goingPast(messagestore.To(b, 0), "Extended"), messagestore.To(a, messagestore.NoStream, opened(1)...)))(t)
+		written := testkit.Do(f.store.WriteStreams(t.Context(), goingPast(messagestore.To(b, 0), "Extended"), messagestore.To(a, messagestore.NoStream, opened(1)...)))(t)
 		require.Equal(t, messagestore.Written{Stream: b, Version: 1}, written[0])
 
 		_, err := f.store.WriteStreams(t.Context(), goingPast(messagestore.To(b, 0), "Waiting"), messagestore.To(a, 0, opened(1)...))
@@ -238,7 +238,7 @@ var pastTests = []test{
 	}},
 	{"After/AnotherMessageConflicts", 0, func(t *testing.T, f *fixture) {
 		b, a, _ := f.streams()
-		first := must.Do(f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved", "Extended")...))(t)
+		first := testkit.Do(f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved", "Extended")...))(t)
 		for _, id := range []uuid.UUID{first.IDs[0], uuid.New()} {
 			_, err := f.store.WriteStreams(t.Context(), messagestore.To(a, messagestore.NoStream, opened(1)...), follows(id, messagestore.To(b, 1, typed("Confirmed")...)))
 			require.Equal(t, messagestore.VersionConflictError{Stream: b, Expected: 1, Actual: 1}, conflict(t, err))
@@ -251,37 +251,37 @@ var pastTests = []test{
 
 		write := follows(first.IDs[1], messagestore.To(b, 1, messagestore.Envelope{ID: uuid.New(), Body: typed("Confirmed")[0]}))
 		for _, duplicate := range []bool{false, true} {
-			written := must.Do(f.store.WriteStreams(t.Context(), write))(t)
+			written := testkit.Do(f.store.WriteStreams(t.Context(), write))(t)
 			require.Equal(t, messagestore.Version(2), written[0].Version)
 			require.Equal(t, duplicate, written[0].Duplicate)
 		}
 		require.Len(t, f.read(t, b), 3)
 	}},
 	{"After/GoesWithTypesThatMayCome", 0, func(t *testing.T, f *fixture) {
-		first := must.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...))(t)
+		first := testkit.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...))(t)
 		_, err := f.store.WriteStreams(t.Context(), follows(first.IDs[1], goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Extended")))
 		require.Equal(t, messagestore.VersionConflictError{Stream: f.stream(), Expected: 0, Actual: 1}, conflict(t, err))
 		_, err = f.store.WriteStreams(t.Context(), follows(first.IDs[0], goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Waiting")))
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 
-		written := must.Do(f.store.WriteStreams(t.Context(), follows(first.IDs[0], goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Extended"))))(t)
+		written := testkit.Do(f.store.WriteStreams(t.Context(), follows(first.IDs[0], goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Extended"))))(t)
 		require.Equal(t, messagestore.Version(2), written[0].Version)
 	}},
 	{"After/CheckHasIt", 0, func(t *testing.T, f *fixture) {
 		b, a, _ := f.streams()
-		first := must.Do(f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved")...))(t)
+		first := testkit.Do(f.store.Write(t.Context(), b, messagestore.NoStream, typed("Reserved")...))(t)
 
 		_, err := f.store.WriteStreams(t.Context(), follows(uuid.New(), messagestore.To(b, 0)), messagestore.To(a, messagestore.NoStream, opened(1)...))
 		require.Equal(t, messagestore.VersionConflictError{Stream: b, Expected: 0, Actual: 0}, conflict(t, err))
 		require.Empty(t, f.read(t, a))
 
-		must.Do(f.store.WriteStreams(t.Context(), follows(first.IDs[0], messagestore.To(b, 0)), messagestore.To(a, messagestore.NoStream, opened(1)...)))(t)
+		testkit.Do(f.store.WriteStreams(t.Context(), follows(first.IDs[0], messagestore.To(b, 0)), messagestore.To(a, messagestore.NoStream, opened(1)...)))(t)
 	}},
 	{"Exists/GoesToTheEndOfAnyVersion", 0, func(t *testing.T, f *fixture) {
 		f.write(t, f.stream(), messagestore.NoStream, opened(3)...)
 		one := messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "one"}}
 		for _, duplicate := range []bool{false, true} {
-			written := must.Do(f.store.Write(t.Context(), f.stream(), messagestore.StreamExists, one))(t)
+			written := testkit.Do(f.store.Write(t.Context(), f.stream(), messagestore.StreamExists, one))(t)
 			require.Equal(t, messagestore.Version(3), written.Version)
 			require.Equal(t, duplicate, written.Duplicate)
 		}
@@ -315,7 +315,7 @@ var pastTests = []test{
 		require.Equal(t, want, conflict(t, err))
 		f.write(t, b, messagestore.NoStream, opened(1)...)
 		require.Equal(t, messagestore.Version(1), f.write(t, b, bound, opened(1)...).Version)
-		written := must.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, bound, opened(1)...), messagestore.To(a, messagestore.AnyVersion, opened(1)...)))(t)
+		written := testkit.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, bound, opened(1)...), messagestore.To(a, messagestore.AnyVersion, opened(1)...)))(t)
 		require.Equal(t, messagestore.Version(2), written[0].Version)
 		one := messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "one"}}
 		require.Equal(t, messagestore.Version(3), f.write(t, b, bound, one).Version)
@@ -337,7 +337,7 @@ var pastTests = []test{
 		f.write(t, b, messagestore.NoStream, opened(2)...)
 		one := messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "one"}}
 		for _, duplicate := range []bool{false, true} {
-			written := must.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, messagestore.StreamExists), messagestore.To(a, messagestore.AnyVersion, one)))(t)
+			written := testkit.Do(f.store.WriteStreams(t.Context(), messagestore.To(b, messagestore.StreamExists), messagestore.To(a, messagestore.AnyVersion, one)))(t)
 			require.Equal(t, messagestore.Version(1), written[0].Version)
 			require.Equal(t, messagestore.Version(0), written[1].Version)
 			require.Equal(t, duplicate, written[1].Duplicate)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -57,7 +57,7 @@ func record(messageType, data string) messagestore.Encoded {
 // write is a write that must succeed.
 func (f *fixture) write(t *testing.T, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	return must.Do(f.store.Write(t.Context(), stream, expected, bodies...))(t)
+	return testkit.Do(f.store.Write(t.Context(), stream, expected, bodies...))(t)
 }
 
 // fill writes n messages to stream, one at a time.
@@ -73,7 +73,7 @@ func (f *fixture) read(t *testing.T, stream messagestore.StreamName) []*messages
 	t.Helper()
 	var all []*messagestore.Message
 	for {
-		page := must.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(len(all)), Limit: 1000}))(t)
+		page := testkit.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(len(all)), Limit: 1000}))(t)
 		if all = append(all, page...); len(page) < 1000 {
 			return all
 		}
@@ -93,7 +93,7 @@ func (f *fixture) readFrom(t *testing.T, q messagestore.CategoryQuery) ([]*messa
 	t.Helper()
 	var all []*messagestore.Message
 	for {
-		page := must.Do(f.driver.ReadCategory(t.Context(), q))(t)
+		page := testkit.Do(f.driver.ReadCategory(t.Context(), q))(t)
 		all = append(all, page.Messages...)
 		requireHonest(t, q, page)
 		if !page.More {
@@ -148,7 +148,7 @@ func requireDense(t *testing.T, messages []*messagestore.Message) {
 func conflict(t *testing.T, err error) messagestore.VersionConflictError {
 	t.Helper()
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	facts := must.As[*messagestore.VersionConflictError](t, err)
+	facts := testkit.As[*messagestore.VersionConflictError](t, err)
 	return *facts
 }
 
@@ -156,7 +156,7 @@ func conflict(t *testing.T, err error) messagestore.VersionConflictError {
 func idConflict(t *testing.T, err error) messagestore.IDConflictError {
 	t.Helper()
 	require.ErrorIs(t, err, messagestore.ErrIDConflict)
-	facts := must.As[*messagestore.IDConflictError](t, err)
+	facts := testkit.As[*messagestore.IDConflictError](t, err)
 	return *facts
 }
 
@@ -172,7 +172,7 @@ func names(t *testing.T, messages []*messagestore.Message) []string {
 	t.Helper()
 	all := make([]string, len(messages))
 	for i, m := range messages {
-		body := must.Do(messagestore.Decode[Opened](m))(t)
+		body := testkit.Do(messagestore.Decode[Opened](m))(t)
 		all[i] = body.Name
 	}
 	return all

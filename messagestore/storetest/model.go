@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -175,7 +175,7 @@ func (m *model) write(t *rapid.T) {
 func (m *model) writeInitial(t *rapid.T) {
 	stream := m.drawStream(t)
 	message := drawMessages(t, 1)[0]
-	wrote := must.Do(m.store.WriteInitial(t.Context(), stream, message))(t)
+	wrote := testkit.Do(m.store.WriteInitial(t.Context(), stream, message))(t)
 	require.Equal(t, len(m.streams[stream]) == 0, wrote)
 	if wrote {
 		written, err := m.store.Write(t.Context(), stream, messagestore.NoStream, message) // to learn where
@@ -251,7 +251,7 @@ func (m *model) drawPast(t *rapid.T) past {
 
 func (m *model) repeat(t *rapid.T) {
 	p := m.drawPast(t)
-	again := must.Do(m.do(t.Context(), p.writes))(t)
+	again := testkit.Do(m.do(t.Context(), p.writes))(t)
 	for i, w := range p.writes {
 		if len(w.Bodies) > 0 {
 			want := p.result[i]
@@ -290,7 +290,7 @@ func (m *model) repeatChanged(t *rapid.T) {
 	}
 	bodies[n] = changed
 	p.writes[i].Bodies = bodies
-	require.ErrorIs(t, must.ErrorOf(m.do(t.Context(), p.writes)), messagestore.ErrIDConflict)
+	require.ErrorIs(t, testkit.ErrorOf(m.do(t.Context(), p.writes)), messagestore.ErrIDConflict)
 }
 
 // same compares messages that were read with the entries that were written.
@@ -310,7 +310,7 @@ func (m *model) readStream(t *rapid.T) {
 	all := m.streams[stream]
 	from := rapid.IntRange(0, len(all)+1).Draw(t, "from")
 	limit := rapid.IntRange(1, 5).Draw(t, "limit")
-	got := must.Do(m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit}))(t)
+	got := testkit.Do(m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit}))(t)
 	same(t, all[min(from, len(all)):min(from+limit, len(all))], got)
 	for i, message := range got {
 		require.Equal(t, messagestore.Version(from+i), message.Position)
@@ -322,7 +322,7 @@ func (m *model) readBackwards(t *rapid.T) {
 	all := slices.Clone(m.streams[stream])
 	from := rapid.IntRange(0, len(all)+1).Draw(t, "from")
 	limit := rapid.IntRange(1, 5).Draw(t, "limit")
-	got := must.Do(m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit, Backwards: true}))(t)
+	got := testkit.Do(m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit, Backwards: true}))(t)
 	want := all[:min(from+1, len(all))]
 	slices.Reverse(want)
 	same(t, want[:min(limit, len(want))], got)
@@ -359,7 +359,7 @@ func (m *model) readCategory(t *rapid.T) {
 	}
 	var got []*messagestore.Message
 	for {
-		page := must.Do(m.driver.ReadCategory(t.Context(), q))(t)
+		page := testkit.Do(m.driver.ReadCategory(t.Context(), q))(t)
 		require.NoError(t, honest(q, page))
 		got = append(got, page.Messages...)
 		if q.From = page.Next; !page.More {
@@ -373,7 +373,7 @@ func (m *model) readCategory(t *rapid.T) {
 func (m *model) last(t *rapid.T) {
 	stream := m.drawStream(t)
 	messageType := rapid.SampledFrom([]string{"", "Opened", "Deposited", "none"}).Draw(t, "type")
-	version := must.Do(m.driver.Version(t.Context(), stream))(t)
+	version := testkit.Do(m.driver.Version(t.Context(), stream))(t)
 	require.Equal(t, m.version(stream), version)
 
 	got, err := m.driver.Last(t.Context(), stream, messageType)

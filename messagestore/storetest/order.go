@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -183,7 +183,7 @@ var concurrencyTests = []test{
 		f.initialRace(t, []*messagestore.Store{f.store})
 	}},
 	{"S3/OneInitialWriterOfTwoDriversWins", manyUsers | another, func(t *testing.T, f *fixture) {
-		f.initialRace(t, []*messagestore.Store{f.store, must.New(messagestore.New(f.options.Beside(t, f.driver), nil))})
+		f.initialRace(t, []*messagestore.Store{f.store, testkit.Must(messagestore.New(f.options.Beside(t, f.driver), nil))})
 	}},
 	// Each writer adds one to the number it has read. If the last number is the number of writes,
 	// every writer had read the message before its own.

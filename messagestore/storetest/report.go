@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/report"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -98,7 +98,7 @@ var reportTests = []test{
 		f.fill(t, other.Stream("b"), 3)
 
 		// The store may be shared with other tests, which write meanwhile.
-		r := must.Do(report.Of(t.Context(), f.store, report.Query{By: []report.Key{report.ByCategory}, Containing: string(f.category)}))(t)
+		r := testkit.Do(report.Of(t.Context(), f.store, report.Query{By: []report.Key{report.ByCategory}, Containing: string(f.category)}))(t)
 
 		names, counts := reported(r)
 		require.Equal(t, []string{string(f.category), string(other)}, names)
@@ -176,9 +176,9 @@ var reportTests = []test{
 		f.fill(t, f.stream(), 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, must.ErrorOf(report.Of(ctx, f.store, by(report.ByStream))), context.Canceled)
-		require.ErrorIs(t, must.ErrorOf(f.store.Categories(ctx, "")), context.Canceled)
-		require.ErrorIs(t, must.ErrorOf(f.store.Count(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 1})), context.Canceled)
+		require.ErrorIs(t, testkit.ErrorOf(report.Of(ctx, f.store, by(report.ByStream))), context.Canceled)
+		require.ErrorIs(t, testkit.ErrorOf(f.store.Categories(ctx, "")), context.Canceled)
+		require.ErrorIs(t, testkit.ErrorOf(f.store.Count(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 1})), context.Canceled)
 	}},
 	{"Categories/AreNamedOnceInOrder", reporting, func(t *testing.T, f *fixture) {
 		b, c := f.category.WithType("b"), f.category.WithType("c")
@@ -186,16 +186,16 @@ var reportTests = []test{
 			f.fill(t, stream, 1)
 		}
 
-		found := must.Do(f.store.Categories(t.Context(), string(f.category)))(t)
+		found := testkit.Do(f.store.Categories(t.Context(), string(f.category)))(t)
 		require.Equal(t, []messagestore.Category{f.category, b, c}, found)
 
-		found = must.Do(f.store.Categories(t.Context(), string(f.category)+":"))(t)
+		found = testkit.Do(f.store.Categories(t.Context(), string(f.category)+":"))(t)
 		require.Equal(t, []messagestore.Category{b, c}, found)
 
-		found = must.Do(f.store.Categories(t.Context(), string(f.category)+"%"))(t)
+		found = testkit.Do(f.store.Categories(t.Context(), string(f.category)+"%"))(t)
 		require.Empty(t, found)
 
-		found = must.Do(f.store.Categories(t.Context(), ""))(t)
+		found = testkit.Do(f.store.Categories(t.Context(), ""))(t)
 		require.Contains(t, found, f.category)
 		require.Contains(t, found, c)
 	}},
@@ -228,7 +228,7 @@ var reportTests = []test{
 			for _, from := range []messagestore.GlobalPosition{0, all[0].GlobalPosition, all[3].GlobalPosition, all[6].GlobalPosition, all[6].GlobalPosition + 1, farAway} {
 				q := messagestore.CategoryQuery{Category: f.category, From: from, Limit: 1000, Filter: filter}
 				want, _ := f.readFrom(t, q)
-				require.Equal(t, int64(len(want)), must.Do(f.store.Count(t.Context(), q))(t), "%+v", q)
+				require.Equal(t, int64(len(want)), testkit.Do(f.store.Count(t.Context(), q))(t), "%+v", q)
 			}
 		}
 	}},
@@ -236,7 +236,7 @@ var reportTests = []test{
 		f.fill(t, f.stream(), 5)
 		for limit, want := range map[int]int64{1: 1, 4: 4, 5: 5, 6: 5, 1 << 40: 5} {
 			for _, filter := range []messagestore.Filter{{}, {Types: []string{"Opened"}}} {
-				require.Equal(t, want, must.Do(f.store.Count(t.Context(), messagestore.CategoryQuery{Category: f.category, Limit: limit, Filter: filter}))(t))
+				require.Equal(t, want, testkit.Do(f.store.Count(t.Context(), messagestore.CategoryQuery{Category: f.category, Limit: limit, Filter: filter}))(t))
 			}
 		}
 	}},
@@ -246,7 +246,7 @@ var reportTests = []test{
 func (f *fixture) report(t *testing.T, q report.Query) report.Report {
 	t.Helper()
 	q.Category = f.category
-	return must.Do(report.Of(t.Context(), f.store, q))(t)
+	return testkit.Do(report.Of(t.Context(), f.store, q))(t)
 }
 
 // reported returns the names of a report's rows, and how many messages each has.
@@ -316,5 +316,5 @@ func tellsHeads(t *testing.T, driver messagestore.Driver) bool {
 
 func (f *fixture) heads(t *testing.T, categories ...messagestore.Category) []messagestore.GlobalPosition {
 	t.Helper()
-	return must.Do(f.driver.Heads(t.Context(), categories))(t)
+	return testkit.Do(f.driver.Heads(t.Context(), categories))(t)
 }

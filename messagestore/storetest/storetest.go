@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/report"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -107,7 +107,7 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 		t.Skip("not applicable: the suite is not told how to open a second driver beside the first")
 	}
 	f := &fixture{driver: options.Open(t), category: Category(t), options: options}
-	f.store = must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: 3}))
+	f.store = testkit.Must(messagestore.New(f.driver, &messagestore.Config{BatchSize: 3}))
 	if _, ok := f.driver.(report.Driver); needs&reporting != 0 && !ok {
 		t.Skipf("not applicable: report: %v", messagestore.ErrNotSupported)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -20,12 +20,12 @@ var streamTests = []test{
 		stream := f.stream()
 		f.write(t, stream, messagestore.NoStream, opened(6)...)
 		for _, size := range batchSizes {
-			store := must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
+			store := testkit.Must(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
 			for from := range 6 {
 				require.Equal(t, numbers(from, 5), collect(t, store.ReadStream(t.Context(), stream, messagestore.Version(from))),
 					"from %d in batches of %d", from, size)
 
-				page := must.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: size}))(t)
+				page := testkit.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: size}))(t)
 				require.Equal(t, numbers(from, min(from+size, 6)-1), names(t, page))
 			}
 		}
@@ -34,7 +34,7 @@ var streamTests = []test{
 		stream := f.stream()
 		f.write(t, stream, messagestore.NoStream, opened(6)...)
 		for _, size := range batchSizes {
-			store := must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
+			store := testkit.Must(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
 			for from := range 6 {
 				require.Equal(t, numbers(from, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, messagestore.Version(from))),
 					"from %d in batches of %d", from, size)
@@ -48,7 +48,7 @@ var streamTests = []test{
 		stream := f.stream()
 		f.fill(t, stream, 2)
 		for _, from := range []messagestore.Version{2, 3, math.MaxInt32 + 1, math.MaxInt64} {
-			require.Empty(t, must.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: from, Limit: 10}))(t), "from %d", from)
+			require.Empty(t, testkit.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: from, Limit: 10}))(t), "from %d", from)
 		}
 	}},
 	{"Stream/EmptyHasNone", 0, func(t *testing.T, f *fixture) {
@@ -61,7 +61,7 @@ var streamTests = []test{
 	{"Stream/TenThousandMessages", 0, func(t *testing.T, f *fixture) {
 		const messages = 10_000
 		stream := f.stream()
-		store := must.New(messagestore.New(f.driver, nil))
+		store := testkit.Must(messagestore.New(f.driver, nil))
 		all := opened(messages)
 		for at := 0; at < messages; at += messagestore.MaxWriteMessages {
 			f.write(t, stream, messagestore.Version(at-1), all[at:at+messagestore.MaxWriteMessages]...)
@@ -108,7 +108,7 @@ func collect(t *testing.T, messages iter.Seq2[*messagestore.Message, error]) []s
 	all := []string{}
 	for m, err := range messages {
 		require.NoError(t, err)
-		body := must.Do(messagestore.Decode[Opened](m))(t)
+		body := testkit.Do(messagestore.Decode[Opened](m))(t)
 		all = append(all, body.Name)
 	}
 	return all
@@ -129,9 +129,9 @@ func (f *fixture) requireApart(t *testing.T, streams []messagestore.StreamName) 
 		require.Equal(t, []string{string(stream)}, names(t, messages))
 		require.Equal(t, stream, messages[0].Stream)
 
-		require.Equal(t, messages[0], must.Do(f.driver.Last(t.Context(), stream, ""))(t))
+		require.Equal(t, messages[0], testkit.Do(f.driver.Last(t.Context(), stream, ""))(t))
 
-		require.Equal(t, messagestore.Version(0), must.Do(f.driver.Version(t.Context(), stream))(t))
+		require.Equal(t, messagestore.Version(0), testkit.Do(f.driver.Version(t.Context(), stream))(t))
 	}
 	own := map[messagestore.Category][]string{}
 	for _, stream := range streams {
@@ -157,7 +157,7 @@ var lastTests = []test{
 			f.write(t, stream, messagestore.AnyVersion, opened(n+1)...)
 			f.write(t, f.stream("other"), messagestore.AnyVersion, Opened{})
 
-			last := must.Do(f.driver.Last(t.Context(), stream, ""))(t)
+			last := testkit.Do(f.driver.Last(t.Context(), stream, ""))(t)
 			all := f.read(t, stream)
 			require.Equal(t, all[len(all)-1], last)
 		}
@@ -168,22 +168,22 @@ var lastTests = []test{
 		f.write(t, f.stream("other"), messagestore.NoStream, Opened{Name: "elsewhere"})
 
 		for messageType, position := range map[string]messagestore.Version{"Opened": 1, "Deposited": 3, "opened": 4, "Open": 5, "": 5} {
-			last := must.Do(f.driver.Last(t.Context(), stream, messageType))(t)
+			last := testkit.Do(f.driver.Last(t.Context(), stream, messageType))(t)
 			require.Equal(t, f.read(t, stream)[position], last)
 		}
 	}},
 	{"Last/NotFound", 0, func(t *testing.T, f *fixture) {
-		require.ErrorIs(t, must.ErrorOf(f.driver.Last(t.Context(), f.stream(), "")), messagestore.ErrNotFound)
+		require.ErrorIs(t, testkit.ErrorOf(f.driver.Last(t.Context(), f.stream(), "")), messagestore.ErrNotFound)
 
 		f.fill(t, f.stream(), 1)
 		for _, messageType := range []string{"Deposited", "opened", "Open", "Opened "} {
-			require.ErrorIs(t, must.ErrorOf(f.driver.Last(t.Context(), f.stream(), messageType)), messagestore.ErrNotFound, messageType)
+			require.ErrorIs(t, testkit.ErrorOf(f.driver.Last(t.Context(), f.stream(), messageType)), messagestore.ErrNotFound, messageType)
 		}
 	}},
 	{"Version/IsTheLastPosition", 0, func(t *testing.T, f *fixture) {
 		stream := f.stream()
 		for version := messagestore.NoStream; version < 3; version++ {
-			got := must.Do(f.driver.Version(t.Context(), stream))(t)
+			got := testkit.Do(f.driver.Version(t.Context(), stream))(t)
 			require.Equal(t, version, got)
 
 			f.write(t, stream, got, Opened{})
@@ -199,17 +199,17 @@ var findTests = []test{
 		elsewhere := f.write(t, f.stream("other"), messagestore.NoStream, Opened{})
 		all := f.read(t, stream)
 
-		found := must.Do(f.driver.Find(t.Context(), stream, []uuid.UUID{all[3].ID, elsewhere.IDs[0], all[1].ID, uuid.New(), all[4].ID}))(t)
+		found := testkit.Do(f.driver.Find(t.Context(), stream, []uuid.UUID{all[3].ID, elsewhere.IDs[0], all[1].ID, uuid.New(), all[4].ID}))(t)
 
 		require.Equal(t, []*messagestore.Message{all[1], all[3], all[4]}, found)
 
-		found = must.Do(f.driver.Find(t.Context(), stream, ids(all)))(t)
+		found = testkit.Do(f.driver.Find(t.Context(), stream, ids(all)))(t)
 		require.Equal(t, all, found)
 	}},
 	{"Find/NothingIsNoError", 0, func(t *testing.T, f *fixture) {
 		for range 2 {
 			for _, ids := range [][]uuid.UUID{nil, {uuid.New()}, {uuid.New(), uuid.New()}} {
-				require.Empty(t, must.Do(f.driver.Find(t.Context(), f.stream(), ids))(t))
+				require.Empty(t, testkit.Do(f.driver.Find(t.Context(), f.stream(), ids))(t))
 			}
 			f.fill(t, f.stream(), 1)
 		}

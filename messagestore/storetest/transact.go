@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -47,7 +47,7 @@ func RunTransact[Tx any](t *testing.T, options TransactOptions[Tx]) {
 				t.Skip("not applicable: the database has no failures that another attempt may not meet")
 			}
 			driver := options.Open(t)
-			store := must.Do(messagestore.Transactional[Tx](must.New(messagestore.New(driver, &messagestore.Config{BatchSize: 3}))))(t)
+			store := testkit.Do(messagestore.Transactional[Tx](testkit.Must(messagestore.New(driver, &messagestore.Config{BatchSize: 3}))))(t)
 			category := freshCategory()
 			test.run(t, &transacting[Tx]{
 				TransactOptions: options, fixture: &fixture{driver: driver, store: store.Store, category: category}, tx: store, counter: string(category),
@@ -112,7 +112,7 @@ func commitsBoth[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	other := f.category.WithType("other").Stream("1")
 
-	written := must.Do(f.tx.Transact(t.Context(), f.adding(&calls,
+	written := testkit.Do(f.tx.Transact(t.Context(), f.adding(&calls,
 		messagestore.To(f.stream(), messagestore.NoStream, opened(2)...), messagestore.To(other, messagestore.NoStream, opened(1)...))))(t)
 
 	require.Equal(t, 1, calls)
@@ -129,7 +129,7 @@ func commitsBoth[Tx any](t *testing.T, f *transacting[Tx]) {
 
 func commitsWithoutMessages[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	require.Empty(t, must.Do(f.tx.Transact(t.Context(), f.adding(&calls)))(t))
+	require.Empty(t, testkit.Do(f.tx.Transact(t.Context(), f.adding(&calls)))(t))
 	require.Equal(t, 1, f.count(t))
 }
 
@@ -160,7 +160,7 @@ func panicRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	require.PanicsWithValue(t, "of the caller", func() {
 		_, _ = f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
-			must.Do(f.adding(&calls)(ctx, tx))(t)
+			testkit.Do(f.adding(&calls)(ctx, tx))(t)
 			panic("of the caller")
 		})
 	})
@@ -175,7 +175,7 @@ func cancelledTransactRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, must.ErrorOf(f.tx.Transact(ctx, f.adding(&calls))), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(f.tx.Transact(ctx, f.adding(&calls))), context.Canceled)
 	require.Zero(t, calls)
 
 	ctx, cancel = context.WithCancel(t.Context())
@@ -194,7 +194,7 @@ func cancelledTransactRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 func conflictRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 	f.fill(t, f.stream(), 1)
 	calls := 0
-	written := must.Do(f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+	written := testkit.Do(f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		calls++
 		expected := messagestore.NoStream // which it is not
 		if calls == 2 {
@@ -237,10 +237,10 @@ func idConflictRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 func duplicateIsDoneOnce[Tx any](t *testing.T, f *transacting[Tx]) {
 	write := messagestore.To(f.stream(), messagestore.NoStream, messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "once"}})
 	calls := 0
-	first := must.Do(f.tx.Transact(t.Context(), f.adding(&calls, write)))(t)
+	first := testkit.Do(f.tx.Transact(t.Context(), f.adding(&calls, write)))(t)
 	f.write(t, f.stream(), 0, Opened{})
 
-	second := must.Do(f.tx.Transact(t.Context(), f.adding(&calls, write)))(t)
+	second := testkit.Do(f.tx.Transact(t.Context(), f.adding(&calls, write)))(t)
 
 	first[0].Duplicate = true
 	require.Equal(t, first, second)
@@ -249,10 +249,10 @@ func duplicateIsDoneOnce[Tx any](t *testing.T, f *transacting[Tx]) {
 }
 
 func transactsPastTypes[Tx any](t *testing.T, f *transacting[Tx]) {
-	must.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended", "Waiting")...))(t)
+	testkit.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended", "Waiting")...))(t)
 	calls := 0
 
-	written := must.Do(f.tx.Transact(t.Context(), f.adding(&calls, goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Waiting", "Extended"))))(t)
+	written := testkit.Do(f.tx.Transact(t.Context(), f.adding(&calls, goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Waiting", "Extended"))))(t)
 	require.Equal(t, messagestore.Version(3), written[0].Version)
 
 	written, err := f.tx.Transact(t.Context(), f.adding(&calls, goingPast(messagestore.To(f.stream(), 2), "Confirmed")))
@@ -273,7 +273,7 @@ func transactsToAStreamThatExists[Tx any](t *testing.T, f *transacting[Tx]) {
 	f.write(t, f.stream(), messagestore.NoStream, opened(2)...)
 	calls := 0
 	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), messagestore.StreamExists, opened(1)...), messagestore.To(f.stream(), messagestore.StreamExists)} {
-		require.Equal(t, messagestore.Version(2), must.Do(f.tx.Transact(t.Context(), f.adding(&calls, w)))(t)[0].Version)
+		require.Equal(t, messagestore.Version(2), testkit.Do(f.tx.Transact(t.Context(), f.adding(&calls, w)))(t)[0].Version)
 	}
 	require.Equal(t, 2, f.count(t))
 
@@ -286,7 +286,7 @@ func transactsToAStreamThatExists[Tx any](t *testing.T, f *transacting[Tx]) {
 }
 
 func transactsAfter[Tx any](t *testing.T, f *transacting[Tx]) {
-	first := must.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...))(t)
+	first := testkit.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...))(t)
 	calls := 0
 	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), 1, opened(1)...), messagestore.To(f.stream(), 1)} {
 		_, err := f.tx.Transact(t.Context(), f.adding(&calls, follows(first.IDs[0], w)))
@@ -294,7 +294,7 @@ func transactsAfter[Tx any](t *testing.T, f *transacting[Tx]) {
 		require.Zero(t, f.count(t))
 	}
 
-	written := must.Do(f.tx.Transact(t.Context(), f.adding(&calls, follows(first.IDs[1], messagestore.To(f.stream(), 1, opened(1)...)), messagestore.To(f.stream("other"), messagestore.NoStream, opened(1)...))))(t)
+	written := testkit.Do(f.tx.Transact(t.Context(), f.adding(&calls, follows(first.IDs[1], messagestore.To(f.stream(), 1, opened(1)...)), messagestore.To(f.stream("other"), messagestore.NoStream, opened(1)...))))(t)
 	require.Equal(t, messagestore.Version(2), written[0].Version)
 	require.Equal(t, 1, f.count(t))
 }
@@ -306,10 +306,10 @@ func firstMessageIsSeen[Tx any](t *testing.T, f *transacting[Tx]) {
 		return nil, nil
 	}
 	for range 2 {
-		must.Do(f.tx.TransactFrom(t.Context(), f.stream(), look))(t)
+		testkit.Do(f.tx.TransactFrom(t.Context(), f.stream(), look))(t)
 		f.fill(t, f.stream(), 2)
 	}
-	require.ErrorIs(t, must.ErrorOf(f.tx.TransactFrom(t.Context(), "", look)), messagestore.ErrInvalid)
+	require.ErrorIs(t, testkit.ErrorOf(f.tx.TransactFrom(t.Context(), "", look)), messagestore.ErrInvalid)
 
 	require.Equal(t, []*messagestore.Message{nil, f.read(t, f.stream())[0]}, seen)
 }
@@ -322,7 +322,7 @@ func endIsRefused[Tx any](t *testing.T, f *transacting[Tx], end func(context.Con
 	for _, returned := range []error{nil, errOfTheCaller} {
 		calls := 0
 		_, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
-			writes := must.Do(f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx))(t)
+			writes := testkit.Do(f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx))(t)
 			require.ErrorIs(t, end(ctx, tx), messagestore.ErrTransactionEnded)
 			return writes, returned
 		})
@@ -333,13 +333,13 @@ func endIsRefused[Tx any](t *testing.T, f *transacting[Tx], end func(context.Con
 		require.Empty(t, f.read(t, f.stream()))
 	}
 	calls := 0
-	require.NoError(t, must.ErrorOf(f.tx.Transact(t.Context(), f.adding(&calls))), "the next transaction is sound")
+	require.NoError(t, testkit.ErrorOf(f.tx.Transact(t.Context(), f.adding(&calls))), "the next transaction is sound")
 	require.Equal(t, 1, f.count(t))
 }
 
 func retryableFailureRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	must.Do(f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+	testkit.Do(f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		writes, err := f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx)
 		if err == nil && calls < 3 {
 			err = fmt.Errorf("in my own words: %w", f.Fail(ctx, tx))
@@ -435,7 +435,7 @@ func (d *losing[Tx]) Transact(
 
 func (f *transacting[Tx]) losing(t *testing.T, committed bool) *messagestore.TxStore[Tx] {
 	t.Helper()
-	store := must.Do(messagestore.Transactional[Tx](must.New(messagestore.New(&losing[Tx]{
+	store := testkit.Do(messagestore.Transactional[Tx](testkit.Must(messagestore.New(&losing[Tx]{
 		TransactDriver: f.driver.(messagestore.TransactDriver[Tx]), committed: committed, //nolint:errcheck // it is one
 	}, nil))))(t)
 	return store
@@ -443,7 +443,7 @@ func (f *transacting[Tx]) losing(t *testing.T, committed bool) *messagestore.TxS
 
 func lostAnswerIsResolved[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	written := must.Do(f.losing(t, true).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...))))(t)
+	written := testkit.Do(f.losing(t, true).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...))))(t)
 
 	require.Equal(t, messagestore.Version(1), written[0].Version)
 	require.Equal(t, 1, calls)
@@ -453,12 +453,12 @@ func lostAnswerIsResolved[Tx any](t *testing.T, f *transacting[Tx]) {
 	_, err := f.losing(t, true).Transact(t.Context(), f.adding(&calls))
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, "no message shows it")
 	require.Equal(t, 2, calls)
-	require.ErrorIs(t, must.ErrorOf(f.store.Resolve(t.Context(), err)), messagestore.ErrOutcomeUnknown)
+	require.ErrorIs(t, testkit.ErrorOf(f.store.Resolve(t.Context(), err)), messagestore.ErrOutcomeUnknown)
 }
 
 func lostCommitRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	written := must.Do(f.losing(t, false).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...))))(t)
+	written := testkit.Do(f.losing(t, false).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...))))(t)
 
 	require.Equal(t, messagestore.Version(1), written[0].Version)
 	require.Equal(t, 2, calls)

@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -240,7 +239,7 @@ func TestTransactSuite(t *testing.T) {
 }
 
 func TestEveryTransactBugIsFound(t *testing.T) {
-	tier.NeedsChange(t)
+	testkit.NeedsChange(t)
 	t.Parallel()
 	var all, found []string
 	for _, test := range transactTests[*counting]() {
@@ -270,7 +269,7 @@ func TestEveryTransactBugIsFound(t *testing.T) {
 // A driver without transactions of the type is no transactional store.
 func TestTransactionalNeedsADriverThatCan(t *testing.T) {
 	t.Parallel()
-	_, err := messagestore.Transactional[*counting](must.New(messagestore.New(memory.New(), nil)))
+	_, err := messagestore.Transactional[*counting](testkit.Must(messagestore.New(memory.New(), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 	require.ErrorContains(t, err, "*storetest.counting")
 }

@@ -6,15 +6,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 var trimTests = []test{
 	{"Trim/KeepsTheLastCheckpoints", 0, func(t *testing.T, f *fixture) {
 		stream := f.checkpoints(t, 0, minCheckpoints+30)
-		removed := must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+		removed := testkit.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
 		require.Equal(t, int64(30), removed)
 
 		left := f.read(t, stream)
@@ -23,20 +23,20 @@ var trimTests = []test{
 			require.Equal(t, messagestore.Version(30+i), m.Position)
 			require.JSONEq(t, fmt.Sprintf(`{"position":%d}`, 30+i), string(m.Data))
 		}
-		removed = must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+		removed = testkit.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
 		require.Zero(t, removed)
-		removed = must.Do(f.store.TrimCheckpoints(t.Context(), f.category.WithType("position").Stream("none").With("0"), minCheckpoints))(t)
+		removed = testkit.Do(f.store.TrimCheckpoints(t.Context(), f.category.WithType("position").Stream("none").With("0"), minCheckpoints))(t)
 		require.Zero(t, removed)
 	}},
 	{"Trim/VersionsGoOn", 0, func(t *testing.T, f *fixture) {
 		const n = minCheckpoints + 5
 		stream := f.checkpoints(t, 0, n)
 		for round := range 3 {
-			must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
-			version := must.Do(f.store.Version(t.Context(), stream))(t)
+			testkit.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+			version := testkit.Do(f.store.Version(t.Context(), stream))(t)
 			require.Equal(t, messagestore.Version(n-1+round), version)
 
-			require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), stream, version-1, raw(removal.CheckpointType, `{"position":1}`))), messagestore.ErrVersionConflict)
+			require.ErrorIs(t, testkit.ErrorOf(f.store.Write(t.Context(), stream, version-1, raw(removal.CheckpointType, `{"position":1}`))), messagestore.ErrVersionConflict)
 			_, err := f.store.Write(t.Context(), stream, messagestore.NoStream, raw(removal.CheckpointType, `{"position":1}`))
 			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 			written := f.write(t, stream, version, raw(removal.CheckpointType, `{"position":1}`))
@@ -46,7 +46,7 @@ var trimTests = []test{
 	{"Trim/ReadersGoOnBehindIt", 0, func(t *testing.T, f *fixture) {
 		stream := f.checkpoints(t, 0, minCheckpoints+20)
 		before := f.readCategory(t, stream.Category(), messagestore.Filter{})
-		must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+		testkit.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
 
 		require.Equal(t, before[20:], f.readCategory(t, stream.Category(), messagestore.Filter{}))
 		require.Equal(t, before[20:], f.read(t, stream))
@@ -62,13 +62,13 @@ var trimTests = []test{
 			behind = append(behind, m)
 		}
 		require.Equal(t, before[len(before)-2:], behind)
-		require.Equal(t, before[len(before)-1], must.Do(f.store.Last(t.Context(), stream))(t))
+		require.Equal(t, before[len(before)-1], testkit.Do(f.store.Last(t.Context(), stream))(t))
 	}},
 	{"Trim/LeavesOtherStreamsAlone", 0, func(t *testing.T, f *fixture) {
 		stream, other := f.checkpoints(t, 0, minCheckpoints+10), f.checkpoints(t, 1, minCheckpoints+10)
 		f.write(t, f.stream(), messagestore.NoStream, Opened{})
 		before := f.read(t, other)
-		must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+		testkit.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
 		require.Equal(t, before, f.read(t, other))
 		require.Len(t, f.read(t, f.stream()), 1)
 	}},
@@ -81,7 +81,7 @@ var trimTests = []test{
 		}
 		f.write(t, stream, 0, bodies...)
 
-		require.ErrorIs(t, must.ErrorOf(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)), messagestore.ErrInvalid)
+		require.ErrorIs(t, testkit.ErrorOf(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)), messagestore.ErrInvalid)
 		if !f.options.OneUser { // a transaction may be over by now
 			require.Len(t, f.read(t, stream), minCheckpoints+11)
 		}

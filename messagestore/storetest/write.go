@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -23,7 +23,7 @@ var writeTests = []test{
 
 		require.Equal(t, before, f.read(t, stream))
 		require.Equal(t, before, f.readCategory(t, f.category, messagestore.Filter{}))
-		f.store = must.New(messagestore.New(f.driver, nil))
+		f.store = testkit.Must(messagestore.New(f.driver, nil))
 		next := f.write(t, stream, last.Version, Opened{Name: "after"})
 		require.Greater(t, next.GlobalPosition, last.GlobalPosition)
 	}},
@@ -109,17 +109,17 @@ var writeTests = []test{
 		f.write(t, stream, messagestore.NoStream, first)
 
 		late, taken := raw("Late", `{}`), raw("Late", `{}`)
-		require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), stream, messagestore.NoStream, late)), messagestore.ErrVersionConflict)
+		require.ErrorIs(t, testkit.ErrorOf(f.store.Write(t.Context(), stream, messagestore.NoStream, late)), messagestore.ErrVersionConflict)
 		_, err := f.store.Write(t.Context(), stream, 0, taken, messagestore.Envelope{ID: first.ID, Body: Opened{Name: "changed"}})
 		require.ErrorIs(t, err, messagestore.ErrIDConflict)
-		require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), f.stream("2"), 5, late)), messagestore.ErrVersionConflict)
+		require.ErrorIs(t, testkit.ErrorOf(f.store.Write(t.Context(), f.stream("2"), 5, late)), messagestore.ErrVersionConflict)
 
 		require.Len(t, f.read(t, stream), 1)
 		require.Empty(t, f.read(t, f.stream("2")))
 		require.Len(t, f.readCategory(t, f.category, messagestore.Filter{}), 1)
-		require.Empty(t, must.Do(f.driver.Find(t.Context(), stream, []uuid.UUID{late.ID, taken.ID}))(t))
-		require.ErrorIs(t, must.ErrorOf(f.store.LastOfType(t.Context(), stream, "Late")), messagestore.ErrNotFound)
-		require.Equal(t, messagestore.NoStream, must.Do(f.store.Version(t.Context(), f.stream("2")))(t))
+		require.Empty(t, testkit.Do(f.driver.Find(t.Context(), stream, []uuid.UUID{late.ID, taken.ID}))(t))
+		require.ErrorIs(t, testkit.ErrorOf(f.store.LastOfType(t.Context(), stream, "Late")), messagestore.ErrNotFound)
+		require.Equal(t, messagestore.NoStream, testkit.Do(f.store.Version(t.Context(), f.stream("2")))(t))
 
 		// A refused id is free again.
 		require.False(t, f.write(t, stream, 0, late).Duplicate)
@@ -148,12 +148,12 @@ var batchTests = []test{
 		first := raw("Opened", `{"name":"first"}`)
 		f.write(t, stream, messagestore.NoStream, first)
 
-		require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), stream, messagestore.NoStream, opened(3)...)), messagestore.ErrVersionConflict)
+		require.ErrorIs(t, testkit.ErrorOf(f.store.Write(t.Context(), stream, messagestore.NoStream, opened(3)...)), messagestore.ErrVersionConflict)
 		require.Len(t, f.read(t, stream), 1)
 
 		// The last message of the batch cannot be written.
 		changed := messagestore.Envelope{ID: first.ID, Body: Opened{Name: "changed"}}
-		require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), stream, 0, append(opened(3), changed)...)), messagestore.ErrIDConflict)
+		require.ErrorIs(t, testkit.ErrorOf(f.store.Write(t.Context(), stream, 0, append(opened(3), changed)...)), messagestore.ErrIDConflict)
 		require.Len(t, f.read(t, stream), 1)
 	}},
 	{"S2/BatchOfTheMostMessages", 0, func(t *testing.T, f *fixture) {
@@ -188,7 +188,7 @@ var batchTests = []test{
 		all := names(t, messages)
 		for at := 0; at < len(all); at += size {
 			var writer, batch, i int
-			must.Do(fmt.Sscan(all[at], &writer, &batch, &i))(t)
+			testkit.Do(fmt.Sscan(all[at], &writer, &batch, &i))(t)
 			for i := range size {
 				require.Equal(t, fmt.Sprint(writer, batch, i), all[at+i], "a batch has no message of another inside it")
 			}

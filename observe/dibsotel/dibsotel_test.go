@@ -16,7 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -51,7 +51,7 @@ type desk struct {
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
-	d := &desk{store: must.New(messagestore.New(memory.New(), nil)), spans: tracetest.NewInMemoryExporter(), reader: metric.NewManualReader()}
+	d := &desk{store: testkit.Must(messagestore.New(memory.New(), nil)), spans: tracetest.NewInMemoryExporter(), reader: metric.NewManualReader()}
 	d.tracer = trace.NewTracerProvider(trace.WithSyncer(d.spans))
 	d.config = &dibsotel.Config{Tracers: d.tracer, Meters: metric.NewMeterProvider(metric.WithReader(d.reader))}
 	return d
@@ -62,7 +62,7 @@ func (d *desk) consumer(category messagestore.Category, name string, h consumer.
 		config = &consumer.Config{}
 	}
 	config.Logger = logger.Logger{}
-	return must.New(consumer.New(d.store, category, name, h, config))
+	return testkit.Must(consumer.New(d.store, category, name, h, config))
 }
 
 // mux returns a mux that measures.
@@ -112,7 +112,7 @@ func TestATraceGoesThroughConsumers(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	mux := d.mux()
-	handler.Register(mux, reservation.Copy(must.New(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
+	handler.Register(mux, reservation.Copy(testkit.Must(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
 		func(ctx context.Context, m handler.Message[hold]) error {
 			_, err := d.store.Write(ctx, seats.Stream("1"), messagestore.AnyVersion, dibsotel.Follow(ctx, m.Message, held{}))
 			return err
@@ -148,7 +148,7 @@ func TestDeliveriesAreCountedByOutcomeAndCopiesApart(t *testing.T) {
 	d := newDesk(t)
 	mux := d.mux()
 	fails := 2
-	handler.Register(mux, reservation.Copy(must.New(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
+	handler.Register(mux, reservation.Copy(testkit.Must(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
 		func(context.Context, handler.Message[hold]) error {
 			if fails--; fails == 1 {
 				panic("no seat")

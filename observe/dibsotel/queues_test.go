@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/observe/dibsotel"
@@ -17,11 +17,11 @@ import (
 func TestTheQueuesAreThoseOfTheStore(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	mail := must.New(queue.New(d.store, seats, &queue.Config{Name: "mail"}))
+	mail := testkit.Must(queue.New(d.store, seats, &queue.Config{Name: "mail"}))
 	for _, key := range []string{"ann", "ann", "bob"} {
-		must.New(mail.Insert(t.Context(), held{}, &queue.InsertOpts{Key: key}))
+		testkit.Must(mail.Insert(t.Context(), held{}, &queue.InsertOpts{Key: key}))
 	}
-	jobs := must.New(mail.Receive(t.Context(), 10, nil))
+	jobs := testkit.Must(mail.Receive(t.Context(), 10, nil))
 	require.Len(t, jobs, 2)
 	require.NoError(t, jobs[1].Bury(t.Context(), errors.New("no such person")))
 	stop, err := dibsotel.ObserveQueues(d.store, d.config)
@@ -43,6 +43,6 @@ func TestAStoreWithoutQueuesIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := dibsotel.ObserveQueues(nil, nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = dibsotel.ObserveQueues(must.New(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil)), nil)
+	_, err = dibsotel.ObserveQueues(testkit.Must(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil)), nil)
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }

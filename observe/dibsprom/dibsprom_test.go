@@ -16,7 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -32,14 +32,14 @@ func (held) MessageType() string { return "Held" }
 
 func TestAScrapeShowsConsumers(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	for range 3 {
 		_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
 		require.NoError(t, err)
 	}
-	metrics := must.New(dibsprom.New(store))
+	metrics := testkit.Must(dibsprom.New(store))
 	n := 0
-	c := must.New(consumer.New(store, seats, "mailer", metrics.Middleware(func(context.Context, *messagestore.Message) error {
+	c := testkit.Must(consumer.New(store, seats, "mailer", metrics.Middleware(func(context.Context, *messagestore.Message) error {
 		if n++; n == 2 {
 			return errors.New("no mail")
 		}
@@ -78,7 +78,7 @@ func TestAScrapeShowsConsumers(t *testing.T) {
 
 func TestEachCountIsItsOwn(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	write := func(messages int) {
 		for range messages {
 			_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
@@ -86,7 +86,7 @@ func TestEachCountIsItsOwn(t *testing.T) {
 		}
 	}
 	tried := false
-	c := must.New(consumer.New(store, seats, "mailer", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := testkit.Must(consumer.New(store, seats, "mailer", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		switch { // five are handled, one of them at the second try, two skipped, three parked
 		case m.Position == 4 && !tried:
 			tried = true
@@ -99,7 +99,7 @@ func TestEachCountIsItsOwn(t *testing.T) {
 		return nil
 	}), &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: time.Millisecond}}}))
 	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(must.New(dibsprom.New(store, c))))
+	require.NoError(t, registry.Register(testkit.Must(dibsprom.New(store, c))))
 	write(10)
 	require.NoError(t, c.CatchUp(t.Context()))
 	write(6)
@@ -126,10 +126,10 @@ func TestEachCountIsItsOwn(t *testing.T) {
 // A store that is away costs the gauges, and not the scrape.
 func TestAScrapeGoesOnWithoutTheStore(t *testing.T) {
 	t.Parallel()
-	away := must.New(messagestore.New(&gone{memory.New()}, nil))
-	c := must.New(consumer.New(away, seats, "mailer", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+	away := testkit.Must(messagestore.New(&gone{memory.New()}, nil))
+	c := testkit.Must(consumer.New(away, seats, "mailer", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(must.New(dibsprom.New(away, c))))
+	require.NoError(t, registry.Register(testkit.Must(dibsprom.New(away, c))))
 
 	count, err := testutil.GatherAndCount(registry, "dibs_handled_total", "dibs_lag_messages")
 	require.NoError(t, err)
@@ -145,9 +145,9 @@ func TestAScrapeGoesOnWithoutTheStore(t *testing.T) {
 func TestADeliveryIsMeasuredWhateverItsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		once := must.New(reservation.New(store, "seats", nil))
-		metrics := must.New(dibsprom.New(store))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		once := testkit.Must(reservation.New(store, "seats", nil))
+		metrics := testkit.Must(dibsprom.New(store))
 		mux := handler.New()
 		handler.Register(mux, reservation.Copy(once, func(reserve) string { return "K" }, func(context.Context, handler.Message[reserve]) error {
 			time.Sleep(2 * time.Second)
@@ -162,11 +162,11 @@ func TestADeliveryIsMeasuredWhateverItsEnd(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, mux.Handle(t.Context(), m))
 		}
-		c := must.New(consumer.New(store, seats, "mailer", mux, &consumer.Config{
+		c := testkit.Must(consumer.New(store, seats, "mailer", mux, &consumer.Config{
 			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 		}))
 		require.NoError(t, c.CatchUp(t.Context()))
-		require.NoError(t, must.New(consumer.New(store, once.Category(seats), "mailer", mux, &consumer.Config{
+		require.NoError(t, testkit.Must(consumer.New(store, once.Category(seats), "mailer", mux, &consumer.Config{
 			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 		})).CatchUp(t.Context()))
 
@@ -195,14 +195,14 @@ func (reserve) MessageType() string { return "Reserve" }
 // left.
 func TestACollectorIsUnregistered(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	newConsumer := func(name string) *consumer.Consumer {
-		return must.New(consumer.New(store, seats, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+		return testkit.Must(consumer.New(store, seats, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	}
-	metrics := must.New(dibsprom.New(store, newConsumer("mailer"), newConsumer("printer")))
+	metrics := testkit.Must(dibsprom.New(store, newConsumer("mailer"), newConsumer("printer")))
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(metrics))
-	require.ErrorAs(t, registry.Register(must.New(dibsprom.New(store))), &prometheus.AlreadyRegisteredError{})
+	require.ErrorAs(t, registry.Register(testkit.Must(dibsprom.New(store))), &prometheus.AlreadyRegisteredError{})
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
 		# HELP dibs_handled_total Messages whose handler returned nil.
 		# TYPE dibs_handled_total counter
@@ -219,7 +219,7 @@ func TestACollectorIsUnregistered(t *testing.T) {
 	count, err := testutil.GatherAndCount(registry)
 	require.NoError(t, err)
 	require.Zero(t, count)
-	require.NoError(t, registry.Register(must.New(dibsprom.New(store))))
+	require.NoError(t, registry.Register(testkit.Must(dibsprom.New(store))))
 }
 
 // A scrape of a store that does not answer ends after five seconds.
@@ -227,7 +227,7 @@ func TestAScrapeDoesNotWaitForTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
-		require.NoError(t, registry.Register(must.New(dibsprom.New(must.New(messagestore.New(&silent{memory.New()}, nil))))))
+		require.NoError(t, registry.Register(testkit.Must(dibsprom.New(testkit.Must(messagestore.New(&silent{memory.New()}, nil))))))
 		start := time.Now()
 
 		_, err := registry.Gather()

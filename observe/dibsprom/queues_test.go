@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -27,16 +27,16 @@ import (
 func TestAScrapeShowsQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		mail := must.New(queue.New(store, "mail", &queue.Config{Name: "post", Logger: logger.Silent()}))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		mail := testkit.Must(queue.New(store, "mail", &queue.Config{Name: "post", Logger: logger.Silent()}))
 		insert := func(key string) {
-			must.New(mail.Insert(t.Context(), held{}, &queue.InsertOpts{Key: key}))
+			testkit.Must(mail.Insert(t.Context(), held{}, &queue.InsertOpts{Key: key}))
 		}
 		insert("ann")
 		insert("ann")
 		insert("bob")
 		insert("cid")
-		jobs := must.New(mail.Receive(t.Context(), 10, &queue.ReceiveOpts{VisibilityTimeout: time.Hour}))
+		jobs := testkit.Must(mail.Receive(t.Context(), 10, &queue.ReceiveOpts{VisibilityTimeout: time.Hour}))
 		require.Len(t, jobs, 3)
 		require.NoError(t, jobs[1].Bury(t.Context(), errors.New("no such person")))
 		require.NoError(t, jobs[2].Defer(t.Context(), time.Minute))
@@ -44,8 +44,8 @@ func TestAScrapeShowsQueues(t *testing.T) {
 		time.Sleep(90 * time.Second)
 
 		registry := prometheus.NewPedanticRegistry()
-		require.NoError(t, registry.Register(must.New(dibsprom.NewQueues(store))))
-		require.NoError(t, registry.Register(must.New(dibsprom.New(store)))) // beside it
+		require.NoError(t, registry.Register(testkit.Must(dibsprom.NewQueues(store))))
+		require.NoError(t, registry.Register(testkit.Must(dibsprom.New(store)))) // beside it
 		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
 			# HELP dibs_queue_dead Dead items.
 			# TYPE dibs_queue_dead gauge
@@ -86,24 +86,24 @@ func TestAScrapeShowsQueues(t *testing.T) {
 func TestAScrapeShowsSagas(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		trip := must.New(saga.New(store, "trip", func(r *saga.Run, _ string) (string, error) {
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		trip := testkit.Must(saga.New(store, "trip", func(r *saga.Run, _ string) (string, error) {
 			return "", r.Sleep("rest", time.Hour)
 		}, nil, &saga.Config{Logger: logger.Silent()}))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- trip.Run(ctx) }()
 		for _, id := range []string{"1", "2", "3"} {
-			must.New(trip.Begin(t.Context(), id, "OPO"))
+			testkit.Must(trip.Begin(t.Context(), id, "OPO"))
 		}
 		time.Sleep(time.Minute)
-		must.New(must.New(saga.NewOperator(store, "trip:saga", "ann")).Suspend(t.Context(), "2", "a strike"))
+		testkit.Must(testkit.Must(saga.NewOperator(store, "trip:saga", "ann")).Suspend(t.Context(), "2", "a strike"))
 		time.Sleep(time.Minute)
 		stop()
 		require.NoError(t, <-ended)
 
 		registry := prometheus.NewPedanticRegistry()
-		require.NoError(t, registry.Register(must.New(dibsprom.NewQueues(store))))
+		require.NoError(t, registry.Register(testkit.Must(dibsprom.NewQueues(store))))
 		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
 			# HELP dibs_queue_later Items that are offered at a time, which may have come.
 			# TYPE dibs_queue_later gauge
@@ -135,9 +135,9 @@ func TestAScrapeHasNoQueuesWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := &troubled{Driver: memory.New()}
-		store := must.New(messagestore.New(driver, nil))
-		must.New(must.New(queue.New(store, "mail", nil)).Receive(t.Context(), 1, nil))
-		metrics := must.New(dibsprom.NewQueues(store))
+		store := testkit.Must(messagestore.New(driver, nil))
+		testkit.Must(testkit.Must(queue.New(store, "mail", nil)).Receive(t.Context(), 1, nil))
+		metrics := testkit.Must(dibsprom.NewQueues(store))
 		registry := prometheus.NewPedanticRegistry()
 		require.NoError(t, registry.Register(metrics))
 		whole := testutil.CollectAndCount(metrics)
@@ -161,6 +161,6 @@ func TestAStoreWithoutQueuesIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := dibsprom.NewQueues(nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = dibsprom.NewQueues(must.New(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil)))
+	_, err = dibsprom.NewQueues(testkit.Must(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }

@@ -11,8 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -48,7 +47,7 @@ func TestReplicasThatSetTheSameScheduleAtOnceAllSucceed(t *testing.T) {
 			name := fmt.Sprint(round)
 
 			set := atOnce(8, func(i int) error {
-				c := must.New(cron.New(store, category, nil))
+				c := testkit.Must(cron.New(store, category, nil))
 				put := c.Set
 				if i%2 == 1 {
 					put = c.Add
@@ -68,7 +67,7 @@ func TestOfDifferentSchedulesThatAreSetAtOnceOneStands(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store *messagestore.Store) {
 		category := storetest.Category(t)
-		c := must.New(cron.New(store, category, nil))
+		c := testkit.Must(cron.New(store, category, nil))
 		for round := range 5 {
 			name := fmt.Sprint(round)
 
@@ -88,7 +87,7 @@ func TestRemovalsBesideSetsAndRemovalsDoNotFail(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store *messagestore.Store) {
 		category := storetest.Category(t)
-		c := must.New(cron.New(store, category, nil))
+		c := testkit.Must(cron.New(store, category, nil))
 		for round := range 5 {
 			name := fmt.Sprint(round)
 			set := func(of string) error {
@@ -137,11 +136,11 @@ func TestARemovalThatAnotherOvertakesIsDone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			driver := memory.New()
-			other := must.New(cron.New(must.New(messagestore.New(driver, nil)), "reports", nil))
+			other := testkit.Must(cron.New(testkit.Must(messagestore.New(driver, nil)), "reports", nil))
 			require.NoError(t, other.Set(t.Context(), cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{}}))
 			racing := &racingDriver{Driver: driver, before: func() { require.NoError(t, c.other(other)) }}
 
-			require.NoError(t, must.New(cron.New(must.New(messagestore.New(racing, nil)), "reports", nil)).Remove(t.Context(), "daily"))
+			require.NoError(t, testkit.Must(cron.New(testkit.Must(messagestore.New(racing, nil)), "reports", nil)).Remove(t.Context(), "daily"))
 
 			all, err := other.List(t.Context())
 			require.NoError(t, err)
@@ -154,12 +153,12 @@ func TestARemovalThatAnotherOvertakesIsDone(t *testing.T) {
 func TestAddMeetsAnotherThatWasAddedMeanwhile(t *testing.T) {
 	t.Parallel()
 	driver := memory.New()
-	other := must.New(cron.New(must.New(messagestore.New(driver, nil)), "reports", nil))
+	other := testkit.Must(cron.New(testkit.Must(messagestore.New(driver, nil)), "reports", nil))
 	racing := &racingDriver{Driver: driver, before: func() {
 		require.NoError(t, other.Add(t.Context(), cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{"first"}}))
 	}}
 
-	err := must.New(cron.New(must.New(messagestore.New(racing, nil)), "reports", nil)).Add(t.Context(), cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{"second"}})
+	err := testkit.Must(cron.New(testkit.Must(messagestore.New(racing, nil)), "reports", nil)).Add(t.Context(), cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{"second"}})
 
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 }
@@ -171,7 +170,7 @@ func tickLines(t *testing.T, store *messagestore.Store, stream messagestore.Stre
 		require.NoError(t, err)
 		at, is := cron.TickOf(m)
 		require.True(t, is)
-		body := must.New(messagestore.Decode[Report](m))
+		body := testkit.Must(messagestore.Decode[Report](m))
 		lines = append(lines, at.Format("02 15h ")+body.Of)
 	}
 	return lines
@@ -197,7 +196,7 @@ func TestWhatIsDueWhenAScheduleChangesComesFirst(t *testing.T) {
 		} {
 			category := storetest.Category(t)
 			clock := &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-			kept := must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+			kept := testkit.Must(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
 			require.NoError(t, kept.Set(t.Context(), cron.Schedule{Name: "daily", Spec: "0 6 * * *", CatchUp: c.catchUp, Body: Report{"old"}}))
 			clock.put(c.at)
 
@@ -206,7 +205,7 @@ func TestWhatIsDueWhenAScheduleChangesComesFirst(t *testing.T) {
 
 			clock.put(time.Date(2026, 3, 5, 12, 0, 0, 0, time.UTC))
 			stop := run(t, kept)
-			await.That(t, name, func() (bool, any) {
+			testkit.Await(t, name, func() (bool, any) {
 				lines := tickLines(t, store, category.Stream("daily"))
 				return len(lines) >= len(c.want), lines
 			})
@@ -221,8 +220,8 @@ func TestWhatIsDueWhenAScheduleChangesComesFirst(t *testing.T) {
 func TestAnIntervalGoesOnThroughChangesOfItsBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		c := testkit.Must(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
 		begin := time.Now().UTC().Round(0)
 		for i := range 10 {
 			require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "often", Spec: "@every 24h", Body: Report{fmt.Sprint(i)}, CatchUp: cron.All}))
@@ -248,9 +247,9 @@ func TestTicksAreSkippedWhileOneWaitsOrRuns(t *testing.T) {
 		begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		clock := &clock{now: begin}
 		newCron := func() *cron.Cron {
-			return must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+			return testkit.Must(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
 		}
-		reports := must.New(queue.New(store, category, &queue.Config{Name: "slow", MaxFailures: 2, Logger: logger.Silent()}))
+		reports := testkit.Must(queue.New(store, category, &queue.Config{Name: "slow", MaxFailures: 2, Logger: logger.Silent()}))
 		c := newCron()
 		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "daily", Spec: "0 6 * * *", CatchUp: cron.All, Overlap: cron.Skip, Queue: "slow", Body: Report{}}))
 		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "piled", Spec: "0 6 * * *", CatchUp: cron.All, Body: Report{}}))
@@ -267,13 +266,13 @@ func TestTicksAreSkippedWhileOneWaitsOrRuns(t *testing.T) {
 		skipped := func(what string, n int, at time.Time) {
 			t.Helper()
 			clock.put(at)
-			await.That(t, what, func() (bool, any) { s := status(); return s.Skips >= int64(n), s })
+			testkit.Await(t, what, func() (bool, any) { s := status(); return s.Skips >= int64(n), s })
 			require.EqualValues(t, n, status().Skips)
 			require.Equal(t, at.Truncate(24*time.Hour).Add(6*time.Hour), status().Skipped)
 		}
 		ticked := func(what string, want ...string) {
 			t.Helper()
-			await.That(t, what, func() (bool, any) { got := ticks(); return len(got) >= len(want), got })
+			testkit.Await(t, what, func() (bool, any) { got := ticks(); return len(got) >= len(want), got })
 			require.Equal(t, want, ticks())
 		}
 		receive := func() *queue.Job {
@@ -309,14 +308,14 @@ func TestTicksAreSkippedWhileOneWaitsOrRuns(t *testing.T) {
 		clock.put(day(7))
 		ticked("behind a dead one", "2026-03-02", "2026-03-07", "2026-03-08")
 		skipped("while the third waits", 5, day(8))
-		await.Equal(t, "the others pile up", 8, func() int { return len(ticksOf(t, store, category.Stream("piled"))) })
+		testkit.AwaitEqual(t, "the others pile up", 8, func() int { return len(ticksOf(t, store, category.Stream("piled"))) })
 		require.NoError(t, receive().Complete(t.Context()))
 		run(t, newCron()) // one that has seen nothing of it
 		clock.put(day(9))
 		ticked("the last", "2026-03-02", "2026-03-07", "2026-03-08", "2026-03-10")
 		for m, err := range store.ReadStream(t.Context(), category.WithType("skipped").Stream("daily"), 0) {
 			require.NoError(t, err)
-			require.NotZero(t, must.New(messagestore.Decode[cron.Skipped](m)).Behind)
+			require.NotZero(t, testkit.Must(messagestore.Decode[cron.Skipped](m)).Behind)
 		}
 	})
 }
@@ -327,7 +326,7 @@ type noQueues struct{ messagestore.Driver }
 func TestAnOverlapThatCannotBeIsRefused(t *testing.T) {
 	t.Parallel()
 	driver := memory.New()
-	c := must.New(cron.New(must.New(messagestore.New(driver, nil)), "reports", nil))
+	c := testkit.Must(cron.New(testkit.Must(messagestore.New(driver, nil)), "reports", nil))
 	for name, s := range map[string]cron.Schedule{
 		"another value":        {Overlap: 2},
 		"a queue for nothing":  {Queue: "slow"},
@@ -337,7 +336,7 @@ func TestAnOverlapThatCannotBeIsRefused(t *testing.T) {
 		s.Name, s.Spec, s.Body = "x", "@daily", Report{}
 		require.ErrorIs(t, c.Set(t.Context(), s), messagestore.ErrInvalid, name)
 	}
-	without := must.New(cron.New(must.New(messagestore.New(noQueues{driver}, nil)), "reports", nil))
+	without := testkit.Must(cron.New(testkit.Must(messagestore.New(noQueues{driver}, nil)), "reports", nil))
 	require.ErrorIs(t, without.Set(t.Context(), cron.Schedule{Name: "x", Spec: "@daily", Overlap: cron.Skip, Body: Report{}}), messagestore.ErrNotSupported)
 	require.NoError(t, without.Set(t.Context(), cron.Schedule{Name: "x", Spec: "@daily", Body: Report{}}))
 }

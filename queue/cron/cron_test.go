@@ -19,9 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -94,7 +93,7 @@ func TestTicksWhereClocksAreChanged(t *testing.T) {
 
 func TestBadSchedulesAreRefused(t *testing.T) {
 	t.Parallel()
-	c := must.New(cron.New(must.New(messagestore.New(memory.New(), nil)), "reports", nil))
+	c := testkit.Must(cron.New(testkit.Must(messagestore.New(memory.New(), nil)), "reports", nil))
 	for name, s := range map[string]cron.Schedule{
 		"spec":          {Name: "x", Spec: "* * * *", Body: Report{}},
 		"eighth day":    {Name: "x", Spec: "0 0 * * 8", Body: Report{}},
@@ -173,7 +172,7 @@ func (c *clock) awaitRound(t *testing.T) {
 		return c.asked
 	}
 	before := asked()
-	await.True(t, "a whole round", func() bool { return asked() >= before+2 })
+	testkit.AwaitTrue(t, "a whole round", func() bool { return asked() >= before+2 })
 }
 
 func (c *clock) put(to time.Time) {
@@ -187,15 +186,15 @@ func eachStore(t *testing.T, test func(t *testing.T, store *messagestore.Store))
 	for name, open := range map[string]func(t *testing.T) messagestore.Driver{
 		"memory": func(*testing.T) messagestore.Driver { return memory.New() },
 		"SQLite": func(t *testing.T) messagestore.Driver {
-			driver := must.New(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))
+			driver := testkit.Must(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))
 			t.Cleanup(func() { require.NoError(t, driver.Close()) })
 			return driver
 		},
-		"PostgreSQL": func(t *testing.T) messagestore.Driver { return must.New(postgres.New(pgtest.Pool(t), nil)) },
+		"PostgreSQL": func(t *testing.T) messagestore.Driver { return testkit.Must(postgres.New(pgtest.Pool(t), nil)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, must.New(messagestore.New(open(t), nil)))
+			test(t, testkit.Must(messagestore.New(open(t), nil)))
 		})
 	}
 }
@@ -208,7 +207,7 @@ func run(t *testing.T, c *cron.Cron) (stop func()) {
 	go func() { done <- c.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		require.NoError(t, await.Receive(t, "Run returns", done))
+		require.NoError(t, testkit.Receive(t, "Run returns", done))
 	})
 	t.Cleanup(stop)
 	return stop
@@ -236,7 +235,7 @@ func TestEachTickComesOnceFromThreeProcesses(t *testing.T) {
 		clock := &clock{now: begin}
 		var processes []*cron.Cron
 		for range 3 {
-			c := must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: poll, Logger: logger.Silent()}))
+			c := testkit.Must(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: poll, Logger: logger.Silent()}))
 			processes = append(processes, c)
 		}
 		for i := range schedules {
@@ -250,7 +249,7 @@ func TestEachTickComesOnceFromThreeProcesses(t *testing.T) {
 			at := begin.AddDate(0, 0, day)
 			want = append(want, at.Format(time.DateOnly))
 			clock.put(at)
-			await.That(t, "each schedule has ticked", func() (bool, any) {
+			testkit.Await(t, "each schedule has ticked", func() (bool, any) {
 				n := 0
 				for i := range schedules {
 					n += len(ticksOf(t, store, category.Stream(fmt.Sprint(i))))
@@ -276,7 +275,7 @@ func TestASchedulesTicksGoOnWhereTheClockWasAhead(t *testing.T) {
 					begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 					clock := &clock{now: begin}
 					newCron := func() *cron.Cron {
-						return must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+						return testkit.Must(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
 					}
 					c := newCron()
 					require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "a", Spec: "0 6 * * *", Body: Report{"a"}}))
@@ -301,7 +300,7 @@ func TestASchedulesTicksGoOnWhereTheClockWasAhead(t *testing.T) {
 						at := begin.AddDate(0, 0, day)
 						clock.put(at)
 						for _, name := range []string{"a", "b"} {
-							await.That(t, "it has ticked", func() (bool, any) {
+							testkit.Await(t, "it has ticked", func() (bool, any) {
 								ticks := ticksOf(t, store, category.Stream(name))
 								return slices.Contains(ticks, at.Format(time.DateOnly)), ticks
 							})
@@ -326,13 +325,13 @@ func TestMissedTicksComeAsTheScheduleSays(t *testing.T) {
 		begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		clock := &clock{now: begin}
 		newCron := func() *cron.Cron {
-			return must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+			return testkit.Must(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
 		}
 		for name, catchUp := range map[string]cron.CatchUp{"last": cron.Last, "none": cron.None, "all": cron.All} {
 			require.NoError(t, newCron().Set(t.Context(), cron.Schedule{Name: name, Spec: "0 6 * * *", Body: Report{}, CatchUp: catchUp}))
 		}
 		ticked := func(stream string, n int) []string {
-			await.That(t, stream+" has ticked", func() (bool, any) {
+			testkit.Await(t, stream+" has ticked", func() (bool, any) {
 				ticks := ticksOf(t, store, category.Stream(stream))
 				return len(ticks) >= n, ticks
 			})
@@ -356,9 +355,9 @@ func TestMissedTicksComeAsTheScheduleSays(t *testing.T) {
 
 func TestASleepOfThreeYearsIsNoFlood(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	clock := &clock{now: time.Date(2023, 1, 1, 0, 0, 0, 0, time.UTC)}
-	c := must.New(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+	c := testkit.Must(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
 	require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "all", Spec: "@every 1s", Body: Report{}, CatchUp: cron.All}))
 	require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "last", Spec: "* * * * *", Body: Report{}}))
 	run(t, c)
@@ -366,18 +365,18 @@ func TestASleepOfThreeYearsIsNoFlood(t *testing.T) {
 		return func() int { return len(ticksOf(t, store, stream)) }
 	}
 	clock.put(time.Date(2023, 1, 1, 0, 1, 0, 0, time.UTC))
-	await.Equal(t, "a minute of ticks", 60, count("reports-all"))
+	testkit.AwaitEqual(t, "a minute of ticks", 60, count("reports-all"))
 	clock.put(time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC))
-	await.Equal(t, "the last thousand", 1060, count("reports-all"))
-	await.Equal(t, "one for three years", 2, count("reports-last"))
+	testkit.AwaitEqual(t, "the last thousand", 1060, count("reports-all"))
+	testkit.AwaitEqual(t, "one for three years", 2, count("reports-last"))
 }
 
 // 2100 is no leap year, and eight years are more than the parser looks ahead.
 func TestAScheduleGoesOnOverYearsWithoutATick(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	clock := &clock{now: time.Date(2096, 2, 28, 0, 0, 0, 0, time.UTC)}
-	c := must.New(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+	c := testkit.Must(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
 	for name, spec := range map[string]string{"fixed": "0 6 29 2 *", "hourly": "0 * 29 2 *"} {
 		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: name, Spec: spec, Zone: "Europe/Prague", Body: Report{}}))
 	}
@@ -385,7 +384,7 @@ func TestAScheduleGoesOnOverYearsWithoutATick(t *testing.T) {
 	for n, year := range []int{2096, 2104, 2108} {
 		clock.put(time.Date(year, 2, 29, 12, 0, 0, 0, time.UTC))
 		for _, stream := range []messagestore.StreamName{"reports-fixed", "reports-hourly"} {
-			await.Equal(t, "a tick in "+strconv.Itoa(year), n+1, func() int { return len(ticksOf(t, store, stream)) })
+			testkit.AwaitEqual(t, "a tick in "+strconv.Itoa(year), n+1, func() int { return len(ticksOf(t, store, stream)) })
 		}
 	}
 }
@@ -395,9 +394,9 @@ func TestAScheduleIsChangedAndRemovedByAnyProcess(t *testing.T) {
 	eachStore(t, func(t *testing.T, store *messagestore.Store) {
 		category := storetest.Category(t)
 		clock := &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-		c := must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+		c := testkit.Must(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
 		run(t, c)
-		other := must.New(cron.New(store, category, &cron.Config{Now: clock.Now}))
+		other := testkit.Must(cron.New(store, category, &cron.Config{Now: clock.Now}))
 		set := func(spec string, of string) {
 			require.NoError(t, other.Set(t.Context(), cron.Schedule{Name: "daily", Spec: spec, Body: Report{of}}))
 		}
@@ -409,11 +408,11 @@ func TestAScheduleIsChangedAndRemovedByAnyProcess(t *testing.T) {
 		clock.awaitRound(t)
 		clock.put(time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC))
 		ticks := func() int { return len(ticksOf(t, store, category.Stream("daily"))) }
-		await.Equal(t, "a tick", 1, ticks)
+		testkit.AwaitEqual(t, "a tick", 1, ticks)
 		set("0 7 * * *", "two")
 		clock.awaitRound(t)
 		clock.put(time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC))
-		await.Equal(t, "a tick of the changed one", 2, ticks)
+		testkit.AwaitEqual(t, "a tick of the changed one", 2, ticks)
 		last, err := store.Last(t.Context(), category.Stream("daily"))
 		require.NoError(t, err)
 		require.JSONEq(t, `{"of":"two"}`, string(last.Data))
@@ -426,7 +425,7 @@ func TestAScheduleIsChangedAndRemovedByAnyProcess(t *testing.T) {
 		require.NoError(t, other.Set(t.Context(), cron.Schedule{Name: "second", Spec: "0 6 * * *", Body: Report{}}))
 		clock.awaitRound(t)
 		clock.put(time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC))
-		await.Equal(t, "a tick of another", 1, func() int { return len(ticksOf(t, store, category.Stream("second"))) })
+		testkit.AwaitEqual(t, "a tick of another", 1, func() int { return len(ticksOf(t, store, category.Stream("second"))) })
 		require.Equal(t, 2, ticks(), "a removed schedule has no tick")
 	})
 }
@@ -435,16 +434,16 @@ func TestAScheduleIsChangedAndRemovedByAnyProcess(t *testing.T) {
 func TestTicksOutliveAnOutage(t *testing.T) {
 	t.Parallel()
 	failing := &failingDriver{Driver: memory.New()}
-	store := must.New(messagestore.New(failing, &messagestore.Config{Logger: logger.Silent()}))
+	store := testkit.Must(messagestore.New(failing, &messagestore.Config{Logger: logger.Silent()}))
 	clock := &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-	c := must.New(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+	c := testkit.Must(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
 	require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "daily", Spec: "0 6 * * *", Body: Report{}}))
 	run(t, c)
 	failing.set(true)
 	clock.put(time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC))
-	await.That(t, "writes fail", func() (bool, any) { n := failing.count(); return n > 2, n })
+	testkit.Await(t, "writes fail", func() (bool, any) { n := failing.count(); return n > 2, n })
 	failing.set(false)
-	await.Equal(t, "the tick", 1, func() int { return len(ticksOf(t, store, "reports-daily")) })
+	testkit.AwaitEqual(t, "the tick", 1, func() int { return len(ticksOf(t, store, "reports-daily")) })
 }
 
 type failingDriver struct {
@@ -483,7 +482,7 @@ func TestAStatusHasTheLastTickAndTheNext(t *testing.T) {
 		category := storetest.Category(t)
 		begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		clock := &clock{now: begin}
-		c := must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+		c := testkit.Must(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
 		for name, s := range map[string]cron.Schedule{"all": {Spec: "0 6 * * *", CatchUp: cron.All}, "last": {Spec: "0 6 * * *"}, "none": {Spec: "@every 24h", CatchUp: cron.None}} {
 			s.Name, s.Body = name, Report{}
 			require.NoError(t, c.Add(t.Context(), s))
@@ -508,16 +507,16 @@ func TestAStatusHasTheLastTickAndTheNext(t *testing.T) {
 
 		require.Equal(t, []string{"all: -, 02 06h", "last: -, 04 06h", "none: -, 05 12h"}, status(), "nobody has run them")
 		run(t, c)
-		await.Equal(t, "three ticks", 3, func() int { return len(ticksOf(t, store, category.Stream("all"))) })
-		await.Equal(t, "the last tick", 1, func() int { return len(ticksOf(t, store, category.Stream("last"))) })
+		testkit.AwaitEqual(t, "three ticks", 3, func() int { return len(ticksOf(t, store, category.Stream("all"))) })
+		testkit.AwaitEqual(t, "the last tick", 1, func() int { return len(ticksOf(t, store, category.Stream("last"))) })
 		require.Equal(t, []string{"all: 04 06h, 05 06h", "last: 04 06h, 05 06h", "none: -, 05 12h"}, status())
 	})
 }
 
 func TestASecondScheduleOfANameIsNotAdded(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
-	c := must.New(cron.New(store, "reports", nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	c := testkit.Must(cron.New(store, "reports", nil))
 	daily := cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{}}
 	require.NoError(t, c.Add(t.Context(), daily))
 	require.NoError(t, c.Add(t.Context(), daily), "the same again")
@@ -537,13 +536,13 @@ func TestASecondScheduleOfANameIsNotAdded(t *testing.T) {
 func TestAMissedTickThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		begin := time.Now()
 		rounds := 0
 		passed := 90 * time.Minute
-		set := must.New(cron.New(store, "reports", &cron.Config{Now: func(context.Context) (time.Time, error) { return begin, nil }}))
+		set := testkit.Must(cron.New(store, "reports", &cron.Config{Now: func(context.Context) (time.Time, error) { return begin, nil }}))
 		require.NoError(t, set.Set(t.Context(), cron.Schedule{Name: "hourly", Spec: "@every 1h", Body: Report{}, CatchUp: cron.None}))
-		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent(), Now: func(context.Context) (time.Time, error) {
+		c := testkit.Must(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent(), Now: func(context.Context) (time.Time, error) {
 			rounds++
 			return begin.Add(passed), nil
 		}}))
@@ -560,10 +559,10 @@ func TestAMissedTickThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 func TestIntervalsOfDaysTick(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		begin := time.Now().UTC().Round(0)
 		newCron := func() *cron.Cron {
-			return must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
+			return testkit.Must(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
 		}
 		want := map[string][]time.Time{}
 		for _, every := range []time.Duration{25 * time.Hour, 48 * time.Hour, 366 * 24 * time.Hour} {
@@ -605,10 +604,10 @@ func timesOf(t *testing.T, store *messagestore.Store, category messagestore.Cate
 func TestALateTickOfAnIntervalComesOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		begin := time.Now().UTC().Round(0)
 		newCron := func(now func(context.Context) (time.Time, error)) *cron.Cron {
-			return must.New(cron.New(store, "reports", &cron.Config{Now: now, PollInterval: time.Minute, Logger: logger.Silent()}))
+			return testkit.Must(cron.New(store, "reports", &cron.Config{Now: now, PollInterval: time.Minute, Logger: logger.Silent()}))
 		}
 		require.NoError(t, newCron(nil).Set(t.Context(), cron.Schedule{Name: "six", Spec: "@every 6h", Body: Report{}}))
 		time.Sleep(30*time.Hour + 1234*time.Millisecond)
@@ -635,8 +634,8 @@ func TestALateTickOfAnIntervalComesOnce(t *testing.T) {
 func TestAFirstTickThatNoProcessWasThereForComes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		c := testkit.Must(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
 		due := time.Now().Add(30 * time.Hour).UTC().Round(0)
 		spec := due.Format("4 15 2 1 *")
 		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "yearly", Spec: spec, Body: Report{}}))
@@ -681,8 +680,8 @@ func TestTheMissedTicksAreTheLastOfAll(t *testing.T) {
 func TestAScheduleThatCannotBeStopsNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent()}))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		c := testkit.Must(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent()}))
 		now := time.Now()
 		good := cron.Scheduled{Name: "good", Spec: "@every 10s", From: now, Type: "Report", Data: []byte(`{}`)}
 		for stream, change := range map[messagestore.StreamName]func(s *cron.Scheduled){
@@ -730,9 +729,9 @@ func TestAScheduleThatCannotBeStopsNoOther(t *testing.T) {
 func TestManyCorruptSchedulesAreAFewLinesOfTheLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		var log bytes.Buffer
-		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Zerolog(zerolog.New(&log))}))
+		c := testkit.Must(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Zerolog(zerolog.New(&log))}))
 		forge := func(name string) {
 			_, err := store.Write(t.Context(), messagestore.Category("reports:schedule").Stream(name), messagestore.AnyVersion, messagestore.Raw{Type: "Scheduled", Data: []byte(`{}`)})
 			require.NoError(t, err)
@@ -769,9 +768,9 @@ func TestManyCorruptSchedulesAreAFewLinesOfTheLog(t *testing.T) {
 func TestAStoppedProcessBringsNoTickThatIsTooLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		stopped := time.Duration(0)
-		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent(), Now: func(ctx context.Context) (time.Time, error) {
+		c := testkit.Must(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent(), Now: func(ctx context.Context) (time.Time, error) {
 			now, err := store.Now(ctx)
 			time.Sleep(stopped)
 			return now, err
@@ -794,10 +793,10 @@ func TestAStoppedProcessBringsNoTickThatIsTooLate(t *testing.T) {
 func TestTicksThatWereRemovedDoNotComeAgain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
-	driver := must.New(sqlite.Open(t.Context(), path, nil))
+	driver := testkit.Must(sqlite.Open(t.Context(), path, nil))
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	store := must.New(messagestore.New(driver, nil))
-	db := must.New(sql.Open("sqlite", path))
+	store := testkit.Must(messagestore.New(driver, nil))
+	db := testkit.Must(sql.Open("sqlite", path))
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	begin := time.Now().Add(-11 * 24 * time.Hour).UTC().Truncate(time.Second)
 	for _, name := range []string{"forgotten", "deleted", "trimmed"} {
@@ -813,20 +812,20 @@ func TestTicksThatWereRemovedDoNotComeAgain(t *testing.T) {
 	backdate()
 	status := func(name string) cron.Status {
 		t.Helper()
-		all, err := must.New(cron.New(store, messagestore.Category(name), nil)).Status(t.Context())
+		all, err := testkit.Must(cron.New(store, messagestore.Category(name), nil)).Status(t.Context())
 		require.NoError(t, err)
 		require.Len(t, all, 1)
 		return all[0]
 	}
 	for _, name := range []string{"forgotten", "deleted", "trimmed"} {
 		require.Equal(t, begin.Add(72*time.Hour), status(name).Next, "three are due")
-		stop := run(t, must.New(cron.New(store, messagestore.Category(name), &cron.Config{PollInterval: 10 * time.Millisecond})))
-		await.Equal(t, "three ticks", 3, func() int { return len(timesOf(t, store, messagestore.Category(name), "x")) })
+		stop := run(t, testkit.Must(cron.New(store, messagestore.Category(name), &cron.Config{PollInterval: 10 * time.Millisecond})))
+		testkit.AwaitEqual(t, "three ticks", 3, func() int { return len(timesOf(t, store, messagestore.Category(name), "x")) })
 		stop()
 	}
 	backdate()
 
-	q := must.New(queue.New(store, "forgotten", nil))
+	q := testkit.Must(queue.New(store, "forgotten", nil))
 	_, err := q.Insert(t.Context(), Report{"the last of the category is not forgotten"}, nil)
 	require.NoError(t, err)
 	for done := 0; done < 4; {

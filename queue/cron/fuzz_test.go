@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -29,8 +29,8 @@ func FuzzAForgedScheduleIsReadOrCorrupt(f *testing.F) {
 		f.Add(seed[0], []byte(seed[1]))
 	}
 	f.Fuzz(func(t *testing.T, of string, data []byte) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		c := must.New(cron.New(store, "reports", &cron.Config{Logger: logger.Silent()}))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
+		c := testkit.Must(cron.New(store, "reports", &cron.Config{Logger: logger.Silent()}))
 		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "good", Spec: "@daily", Body: Report{"sales"}}))
 		if _, err := store.Write(t.Context(), "reports:schedule-bad", messagestore.AnyVersion, messagestore.Raw{Type: of, Data: data}); err != nil {
 			t.Skip("the store refuses it")

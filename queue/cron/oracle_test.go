@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/queue/cron"
 )
 
@@ -213,7 +213,7 @@ func TestTicksAreThoseOfAMinuteByMinuteOracle(t *testing.T) {
 }
 
 func TestTicksAreThoseOfTheOracleInEveryZone(t *testing.T) {
-	tier.NeedsLong(t)
+	testkit.NeedsLong(t)
 	t.Parallel()
 	for _, name := range zones(t) {
 		t.Run(name, func(t *testing.T) {

@@ -28,7 +28,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/promise"
 )
@@ -37,7 +37,7 @@ import (
 var folder embed.FS
 
 // Promises is the folder of queries.
-var Promises = must.New(fs.Sub(folder, "promises"))
+var Promises = testkit.Must(fs.Sub(folder, "promises"))
 
 // A Row is a message in the store after the run, or a removed state of a group.
 type Row struct {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/history"
@@ -47,7 +47,7 @@ type part struct {
 
 // note makes a checkpoint of a message.
 func (s *groupState) note(r *check.Row, at int64) {
-	data := must.New(json.Marshal(map[string]any{"position": s.Position, "group": s}))
+	data := testkit.Must(json.Marshal(map[string]any{"position": s.Position, "group": s}))
 	r.State, r.Time = string(data), at
 }
 

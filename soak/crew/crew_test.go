@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
@@ -64,7 +64,7 @@ func (c *Crew) slot(name string) *Slot {
 // told waits until a process of a slot, other than before, has learned that the faults are over.
 func told(t *testing.T, s *Slot, before string) {
 	t.Helper()
-	await.True(t, "a process is told that there are no more faults", func() bool {
+	testkit.AwaitTrue(t, "a process is told that there are no more faults", func() bool {
 		_, process := s.Process()
 		_, err := os.Stat(filepath.Join(s.crew.Out, process))
 		return process != before && err == nil
@@ -74,7 +74,7 @@ func told(t *testing.T, s *Slot, before string) {
 // recorded waits until one kill is in the history.
 func recorded(t *testing.T, c *Crew) {
 	t.Helper()
-	await.True(t, "the kill is in the history", func() bool {
+	testkit.AwaitTrue(t, "the kill is in the history", func() bool {
 		counted, err := c.count(t.Context())
 		require.NoError(t, err)
 		return counted.Of("kills") == 1
@@ -89,7 +89,7 @@ func TestAKilledProcessIsReplacedAndAllEnd(t *testing.T) {
 	c.slot("stays").Kill()
 
 	recorded(t, c)
-	await.True(t, "another takes its place", func() bool {
+	testkit.AwaitTrue(t, "another takes its place", func() bool {
 		_, second := c.slot("stays").Process()
 		return second != first
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/crew"
@@ -53,7 +53,7 @@ const healer = "healer"
 var folder embed.FS
 
 // Promises are the promises that a run is checked for.
-var Promises = must.New(fs.Sub(folder, "promises"))
+var Promises = testkit.Must(fs.Sub(folder, "promises"))
 
 // Run lets processes work on intents during faults, and leaves everything that [promise.Check]
 // needs. It returns the complaints about the processes themselves.
@@ -165,7 +165,7 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, *intent.Manager, 
 	if err != nil {
 		return nil, nil, err
 	}
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	intents, err := intent.New(store, Category, &intent.Config{TTL: ttl, Turn: turn, Name: healer, Logger: logger.Silent()})
 	if err != nil {
 		return nil, nil, errors.Join(err, store.Close())

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 )
@@ -35,4 +35,4 @@ func (m *Mutant) Where() string {
 }
 
 // All returns all bugs, always in the same order.
-func All() []*Mutant { return must.New(parse(text)) }
+func All() []*Mutant { return testkit.Must(parse(text)) }

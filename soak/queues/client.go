@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
@@ -114,8 +114,8 @@ func runProcess(t *task) error {
 		return err
 	}
 	defer other.Close()
-	p.queue = must.New(queue.New(store, Category, queueConfig(t.Hold)))
-	p.alone = must.New(queue.New(other, Category, queueConfig(t.Hold)))
+	p.queue = testkit.Must(queue.New(store, Category, queueConfig(t.Hold)))
+	p.alone = testkit.Must(queue.New(other, Category, queueConfig(t.Hold)))
 	var all sync.WaitGroup
 	if t.Inserts {
 		insert := (*hand).inserts
@@ -414,14 +414,14 @@ func (h *hand) heats(ctx context.Context) {
 		var entries []queue.Entry
 		var all []New
 		for range page {
-			id := must.New(uuid.NewV7())
+			id := testkit.Must(uuid.NewV7())
 			entries = append(entries, queue.Entry{Body: Mail{1}, Opts: &queue.InsertOpts{ID: id, Key: hot}})
 			all = append(all, New{ID: id.String(), Stream: Category + "-" + hot})
 		}
 		h.insert(ctx, entries, all)
 	}
 	for ctx.Err() == nil {
-		id := must.New(uuid.NewV7())
+		id := testkit.Must(uuid.NewV7())
 		h.insert(ctx, []queue.Entry{{Body: Mail{2}, Opts: &queue.InsertOpts{ID: id}}}, []New{{ID: id.String(), Stream: Category + "-" + id.String()}})
 		crew.Pause(ctx, 100*time.Millisecond)
 	}
@@ -440,7 +440,7 @@ func (h *hand) mayInsert(ctx context.Context, most int) bool {
 }
 
 func (h *hand) item() (queue.Entry, New) {
-	opts := &queue.InsertOpts{ID: must.New(uuid.NewV7())}
+	opts := &queue.InsertOpts{ID: testkit.Must(uuid.NewV7())}
 	stream := Category + "-" + opts.ID.String()
 	if h.random.Often(60) {
 		opts.Key = fmt.Sprintf("k%d", h.random.IntN(keys))

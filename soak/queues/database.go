@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -84,7 +84,7 @@ func (p *pooled) begin(ctx context.Context) (*transaction, error) {
 	return &transaction{
 		of: tx, place: "$", commit: func(ctx context.Context) error { return tx.Commit(ctx) },
 		store: func() (*messagestore.Store, error) {
-			return messagestore.New(must.New(postgres.New(tx, &postgres.Config{Logger: logger.Silent()})), nil)
+			return messagestore.New(testkit.Must(postgres.New(tx, &postgres.Config{Logger: logger.Silent()})), nil)
 		},
 		exec: func(ctx context.Context, statement string, values ...any) error {
 			_, err := tx.Exec(ctx, statement, values...)
@@ -123,7 +123,7 @@ func (f *file) begin(ctx context.Context) (*transaction, error) {
 	ctx = context.WithoutCancel(ctx) // database/sql would roll it back while it is in use
 	tx, err := f.db.BeginTx(ctx, nil)
 	return &transaction{
-		of: tx, place: "?", store: func() (*messagestore.Store, error) { return messagestore.New(must.New(sqlite.New(tx)), nil) },
+		of: tx, place: "?", store: func() (*messagestore.Store, error) { return messagestore.New(testkit.Must(sqlite.New(tx)), nil) },
 		exec: func(_ context.Context, statement string, values ...any) error {
 			_, err := tx.ExecContext(ctx, statement, values...)
 			return err

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
@@ -40,7 +40,7 @@ type run struct {
 var folder embed.FS
 
 // Promises are the promises that a run is checked for.
-var Promises = must.New(fs.Sub(folder, "promises"))
+var Promises = testkit.Must(fs.Sub(folder, "promises"))
 
 // A Scene is the subject of a run.
 type Scene string
@@ -152,9 +152,9 @@ func (r *run) ofQueue(ctx context.Context, f func(q *queue.Queue) error) error {
 	if err != nil {
 		return err
 	}
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	defer store.Close()
-	return f(must.New(queue.New(store, Category, queueConfig(r.Hold))))
+	return f(testkit.Must(queue.New(store, Category, queueConfig(r.Hold))))
 }
 
 // look has the figures know how many lines the logs have.

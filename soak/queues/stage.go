@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
 )
@@ -20,7 +20,7 @@ func (h *hand) stage(ctx context.Context) {
 	var entries []queue.Entry
 	for range 1 + h.random.IntN(3) {
 		e := h.stageable()
-		w := must.New(h.queue.Write(e.Body, e.Opts))
+		w := testkit.Must(h.queue.Write(e.Body, e.Opts))
 		entries = append(entries, e)
 		c.New = append(c.New, New{
 			ID: e.Opts.ID.String(), Stream: string(w.Stream), N: e.Body.(Mail).N, Unique: e.Opts.Unique != "", Back: h.random.Often(8), //nolint:errcheck // of stageable

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -72,7 +72,7 @@ type hand struct {
 
 func (p *process) newHand() *hand { return &hand{p, crew.NewDice(p.Seed, p.hands.Add(1))} }
 
-func (p *process) newID() string { return must.New(uuid.NewV7()).String() }
+func (p *process) newID() string { return testkit.Must(uuid.NewV7()).String() }
 
 // wait is [crew.Pause], which reports whether ctx did not end.
 func wait(ctx context.Context, d time.Duration) bool { return crew.Pause(ctx, d) }
@@ -99,12 +99,12 @@ func runProcess(t *task) error {
 	if err != nil {
 		return err
 	}
-	p.store = must.New(messagestore.New(recordedDriver{deepDriver{driver}, p}, nil))
+	p.store = testkit.Must(messagestore.New(recordedDriver{deepDriver{driver}, p}, nil))
 	defer p.store.Close()
-	if p.orders, err = newOrders(p.store, must.New(messagestore.Transactional[pgx.Tx](p.store)), p); err != nil {
+	if p.orders, err = newOrders(p.store, testkit.Must(messagestore.Transactional[pgx.Tx](p.store)), p); err != nil {
 		return err
 	}
-	p.timers = must.New(queue.New(p.store, rings, &queue.Config{Logger: logger.Silent()}))
+	p.timers = testkit.Must(queue.New(p.store, rings, &queue.Config{Logger: logger.Silent()}))
 	if t.Customers > 0 {
 		p.customers(ctx, beginning)
 		return nil
@@ -171,8 +171,8 @@ func (p *process) run(ctx context.Context, cancel context.CancelFunc) error {
 		p.recorder.End(c, Record{Answer: OK})
 		return nil
 	})
-	asked := must.New(queue.New(p.store, parcels, &queue.Config{Logger: logger.Silent()}))
-	sends := must.New(outbox.New(p.store, posts, relay, sink{p}, &outbox.Config{
+	asked := testkit.Must(queue.New(p.store, parcels, &queue.Config{Logger: logger.Silent()}))
+	sends := testkit.Must(outbox.New(p.store, posts, relay, sink{p}, &outbox.Config{
 		Concurrency: 16, MaxAttempts: 10_000, MaxAge: time.Hour, Lease: lease, PollInterval: poll, Timeout: 3 * time.Second, Grace: 3 * time.Second, Logger: logger.Silent(),
 	}))
 	config := func(workers int) *queue.WorkConfig {
@@ -423,7 +423,7 @@ func (h *hand) setTimers(ctx context.Context) {
 		var entries []queue.Entry
 		c := Record{Call: Set}
 		for range each {
-			id, due := must.New(uuid.NewV7()), time.Now().Add(h.random.Sooner(3*time.Second)-50*time.Millisecond).Truncate(time.Microsecond)
+			id, due := testkit.Must(uuid.NewV7()), time.Now().Add(h.random.Sooner(3*time.Second)-50*time.Millisecond).Truncate(time.Microsecond)
 			entries = append(entries, queue.Entry{Body: Bell{due.UnixMicro()}, Opts: &queue.InsertOpts{ID: id, ScheduledAt: due}})
 			c.IDs = append(c.IDs, id.String())
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/saga"
@@ -47,7 +47,7 @@ type run struct {
 var folder embed.FS
 
 // Promises are the promises that a run is checked for.
-var Promises = must.New(fs.Sub(folder, "promises"))
+var Promises = testkit.Must(fs.Sub(folder, "promises"))
 
 // rowsTable has the rows that steps write in their transactions. Nothing is unique: the checker
 // sees each.
@@ -103,7 +103,7 @@ func (r *run) verify(ctx context.Context) error {
 		return err
 	}
 	defer driver.Close()
-	found, err := must.New(saga.NewOperator(must.New(messagestore.New(driver, nil)), category, "soak")).Verify(ctx, nil)
+	found, err := testkit.Must(saga.NewOperator(testkit.Must(messagestore.New(driver, nil)), category, "soak")).Verify(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func start(t *testing.T) (*Keeper, *Postgres) {
@@ -115,7 +115,7 @@ func TestKeeperEndsAServerThatIsPaused(t *testing.T) {
 	require.NoError(t, keeper.Close()) // its input ends, as it does when the harness is killed
 
 	require.NoDirExists(t, keeper.Dir())
-	await.Equal(t, "the end of the server: is it running", false, pg.Running)
+	testkit.AwaitEqual(t, "the end of the server: is it running", false, pg.Running)
 }
 
 func TestChildTellsHowItEnded(t *testing.T) {
@@ -151,5 +151,5 @@ func TestWhatRunsBelowAFolderIsFound(t *testing.T) {
 
 	require.NoError(t, killBelow(dir))
 
-	await.Receive(t, "the end of a child that was killed", child.Done())
+	testkit.Receive(t, "the end of a child that was killed", child.Done())
 }

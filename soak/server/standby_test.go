@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // insert commits a number, and says so.
@@ -79,7 +79,7 @@ func TestCommitsWaitForASynchronousStandby(t *testing.T) {
 	require.NoError(t, first.until(t.Context(), "select exists (select from pg_stat_activity where wait_event = 'SyncRep')"))
 
 	require.NoError(t, second.Start(t.Context()))
-	require.NoError(t, await.Receive(t, "a commit that waited for the standby", committed))
+	require.NoError(t, testkit.Receive(t, "a commit that waited for the standby", committed))
 }
 
 func TestStandbyThatStoppedToFollowHasWhatWasThereBefore(t *testing.T) {
@@ -156,9 +156,9 @@ func TestPgBouncerIsKilledAndComesBack(t *testing.T) {
 	defer again.Close(t.Context())
 	require.NoError(t, pg.Kill())
 	require.NoError(t, pg.Start(t.Context()))
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer cancel()
-	await.That(t, "a connection through the bouncer to the server that is back", func() (bool, any) {
+	testkit.Await(t, "a connection through the bouncer to the server that is back", func() (bool, any) {
 		third, err := pgx.Connect(ctx, bouncer.url("postgres"))
 		if err == nil {
 			err = third.Close(ctx)

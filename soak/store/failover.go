@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/soak/crew"
@@ -196,7 +196,7 @@ func (r *run) putBack(ctx context.Context, random *rand.Rand, name string) error
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := must.New(admin.New(conn, nil)).RaiseEpoch(ctx); err != nil {
+	if _, err := testkit.Must(admin.New(conn, nil)).RaiseEpoch(ctx); err != nil {
 		return err
 	}
 	return r.rewindTo(ctx, call, backup, lost, true)

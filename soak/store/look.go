@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/consumer/operate"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -142,7 +142,7 @@ func (r *run) dump(ctx context.Context) error {
 		return err
 	}
 	defer driver.Close()
-	if _, err := r.fill(ctx, must.New(messagestore.New(driver, nil))); err != nil {
+	if _, err := r.fill(ctx, testkit.Must(messagestore.New(driver, nil))); err != nil {
 		return err
 	}
 	return errors.Join(r.note(ctx, store), r.verify(ctx))
@@ -359,7 +359,7 @@ func (r *run) verify(ctx context.Context) error {
 		return err
 	}
 	defer pool.Close()
-	verification, err := must.New(admin.New(pool, nil)).Verify(ctx, &retention.VerifyConfig{Amcheck: true})
+	verification, err := testkit.Must(admin.New(pool, nil)).Verify(ctx, &retention.VerifyConfig{Amcheck: true})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/soak/crew"
@@ -107,7 +107,7 @@ func together(ctx context.Context, conn *pgx.Conn, statements []string) error {
 func (r *run) raiseEpoch(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
 	return r.maintain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		defer begin("the store")()
-		_, err := must.New(admin.New(conn, nil)).RaiseEpoch(ctx)
+		_, err := testkit.Must(admin.New(conn, nil)).RaiseEpoch(ctx)
 		if err == nil {
 			r.did(raiseEpoch)
 		}

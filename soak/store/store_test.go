@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/promise"
@@ -124,7 +124,7 @@ func TestWhatIsKeptWhenAllIsDoneIsFound(t *testing.T) {
 	_, err = conn.Exec(t.Context(), "begin; select pg_advisory_xact_lock(7)")
 
 	require.NoError(t, err)
-	await.That(t, "a lock and a transaction that are held", func() (bool, any) {
+	testkit.Await(t, "a lock and a transaction that are held", func() (bool, any) {
 		all := strings.Join(kept(), "\n")
 		return strings.Contains(all, "lock: advisory ExclusiveLock") && strings.Contains(all, "idle in transaction"), all
 	})

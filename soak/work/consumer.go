@@ -15,8 +15,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -44,7 +44,7 @@ func (c *client) consume(ctx context.Context) error {
 // handle runs a consumer of commands that does each key's once.
 func (c *client) handle(ctx context.Context) error {
 	w := c.newWatched()
-	once := must.New(reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: logger.Zerolog(c.log)}))
+	once := testkit.Must(reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: logger.Zerolog(c.log)}))
 	w.once = once
 	mux := handler.New()
 	commands := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/soak/crew"
@@ -19,7 +19,7 @@ func newRecorded(t *testing.T, dir, process string, driver messagestore.Driver) 
 	w, err := crew.NewRecorder[history.Event](dir, process)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
-	r := newRecorder(must.New(messagestore.New(driver, nil)), driver, journal{w}, process)
+	r := newRecorder(testkit.Must(messagestore.New(driver, nil)), driver, journal{w}, process)
 	return r
 }
 
@@ -39,7 +39,7 @@ func TestAProcessFindsOutWhatTheOneBeforeItLeft(t *testing.T) {
 		return op
 	}
 	write := func(w messagestore.StreamWrite) {
-		_, err := must.New(messagestore.New(store, nil)).Write(t.Context(), w.Stream, w.Expected, w.Bodies...)
+		_, err := testkit.Must(messagestore.New(store, nil)).Write(t.Context(), w.Stream, w.Expected, w.Bodies...)
 		require.NoError(t, err)
 	}
 	nothing := func(messagestore.StreamWrite) {}

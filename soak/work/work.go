@@ -20,7 +20,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -233,9 +233,9 @@ func (c *client) open(ctx context.Context) error {
 		}
 		c.gate = newGate(c.pool.Ping)
 		quiet := rand.New(rand.NewPCG(c.task.Seed, 0x9)).Float64() < c.task.Load.Quiet
-		opened := must.New(postgres.New(c.pool, &postgres.Config{Logger: logger.Zerolog(log), NoNotify: quiet}))
+		opened := testkit.Must(postgres.New(c.pool, &postgres.Config{Logger: logger.Zerolog(log), NoNotify: quiet}))
 		driver = postgresDriver{losing{opened}, deepPostgres{opened}}
 	}
-	c.store = newRecorder(must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(log)})), driver, c.history, c.task.Process)
+	c.store = newRecorder(testkit.Must(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(log)})), driver, c.history, c.task.Process)
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/soak/history"
@@ -28,7 +28,7 @@ func newContent(most int) *content {
 
 func TestEveryContentIsTakenAndReadBackTheSame(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	c := newContent(messagestore.MaxMessageBytes)
 	values := map[uint64]bool{}
 	for i := range uint64(300) {

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/soak/history"
@@ -472,7 +472,7 @@ func (w *caller) transaction(ctx context.Context, writes []messagestore.StreamWr
 		return nil, false, err
 	}
 	<-time.After(time.Duration(w.random.Int64N(int64(5 * time.Millisecond))))
-	store := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil))
 	for _, write := range writes {
 		one, err := store.Write(ctx, write.Stream, write.Expected, write.Bodies...)
 		if err != nil {

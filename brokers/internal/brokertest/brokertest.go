@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/outbox"
@@ -46,7 +46,9 @@ func (paid) MessageType() string { return "Paid" }
 // An outgoingStore is the store of a test, with the messages to send.
 type outgoingStore struct{ *messagestore.Store }
 
-func newStore() outgoingStore { return outgoingStore{must.New(messagestore.New(memory.New(), nil))} }
+func newStore() outgoingStore {
+	return outgoingStore{testkit.Must(messagestore.New(memory.New(), nil))}
+}
 
 // write adds messages with the amounts from..to-1 to the stream of each key, in turns.
 func (s outgoingStore) write(t testing.TB, keys []string, from, to int) {

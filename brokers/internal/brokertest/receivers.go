@@ -22,8 +22,7 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -136,7 +135,7 @@ func openBank(ctx context.Context, path string) (*bank, error) {
 		return nil, err
 	}
 	b := &bank{close: driver.Close}
-	b.txs, err = messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Silent()})))
+	b.txs, err = messagestore.Transactional[*sql.Tx](testkit.Must(messagestore.New(driver, &messagestore.Config{Logger: logger.Silent()})))
 	if err == nil {
 		_, err = b.txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			_, err := tx.ExecContext(ctx, "create table if not exists payments (id text, amount int)")
@@ -266,7 +265,7 @@ func running(t testing.TB, r Receiver) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		if err := await.Receive(t, "the end of a receiver", ended); err != nil {
+		if err := testkit.Receive(t, "the end of a receiver", ended); err != nil {
 			t.Error(err)
 		}
 	}
@@ -277,7 +276,7 @@ func running(t testing.TB, r Receiver) (stop func()) {
 // settled waits until the broker has nothing left to deliver.
 func settled(t testing.TB, b ReceiverBroker) {
 	t.Helper()
-	await.Equal(t, "messages that are not settled", 0, func() int { return b.Unsettled(t) })
+	testkit.AwaitEqual(t, "messages that are not settled", 0, func() int { return b.Unsettled(t) })
 }
 
 // seen collects the ids that a function is called with.
@@ -317,8 +316,8 @@ func ackedAfter(t *testing.T, o ReceiverOptions) {
 		return nil
 	}})
 	stop := running(t, r)
-	await.Receive(t, "a call of the function", begun)
-	await.Equal(t, "messages that are not settled: the first is", 2, func() int { return b.Unsettled(t) })
+	testkit.Receive(t, "a call of the function", begun)
+	testkit.AwaitEqual(t, "messages that are not settled: the first is", 2, func() int { return b.Unsettled(t) })
 
 	close(finish)
 	settled(t, b)
@@ -517,7 +516,7 @@ func stuckKey(t *testing.T, o ReceiverOptions) {
 	}
 
 	stop := running(t, receiver(t, b, c))
-	await.That(t, "all others are paid", func() (bool, any) { n := len(bank.paid(t)); return n == 30, n })
+	testkit.Await(t, "all others are paid", func() (bool, any) { n := len(bank.paid(t)); return n == 30, n })
 	require.Positive(t, b.Unsettled(t), "the message that fails stays with the broker")
 	mended.Store(true)
 	settled(t, b)
@@ -570,7 +569,7 @@ func givesBack(t *testing.T, o ReceiverOptions) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}))
-	await.Receive(t, "a call of the function", begun)
+	testkit.Receive(t, "a call of the function", begun)
 	stop()
 
 	var got seen
@@ -591,10 +590,10 @@ func givesBack(t *testing.T, o ReceiverOptions) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- patient.Run(ctx) }()
-	await.Receive(t, "a call of the function", begun)
+	testkit.Receive(t, "a call of the function", begun)
 	cancel()
 	close(finish)
-	require.NoError(t, await.Receive(t, "the end of the run", ended))
+	require.NoError(t, testkit.Receive(t, "the end of the run", ended))
 	require.Equal(t, ReceiverStats{Acked: 1}, patient.Stats(), "within Grace it is finished")
 	require.Zero(t, b.Unsettled(t))
 }
@@ -643,7 +642,7 @@ func killedReceiver(t *testing.T, o ReceiverOptions) {
 	path := filepath.Join(t.TempDir(), "bank.db")
 	self, err := os.Executable()
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer cancel()
 	child := exec.CommandContext(ctx, self)
 	child.Env = append(os.Environ(), childStore+"="+path, childAddress+"="+b.Address())
@@ -688,7 +687,7 @@ func killedBrokerOfReceiver(t *testing.T, o ReceiverOptions) {
 	for round := range 2 {
 		b.Publish(t, orders(20*round, 20*round+20, 4)...)
 		least := 20*round + 5
-		await.That(t, "some are paid", func() (bool, any) { n := len(bank.paid(t)); return n >= least, n })
+		testkit.Await(t, "some are paid", func() (bool, any) { n := len(bank.paid(t)); return n >= least, n })
 		b.Kill(t)
 		b.Start(t)
 	}
@@ -725,7 +724,7 @@ func placeOfAReceiverMadeAgain(t *testing.T, o ReceiverOptions) {
 	for round := range 3 {
 		from, to := 10*round, 10*round+8-2*round // fewer each time, at positions that other messages had before
 		b.Publish(t, orders(from, to, 4)...)
-		await.That(t, "the messages of a round are received", func() (bool, any) {
+		testkit.Await(t, "the messages of a round are received", func() (bool, any) {
 			all := got.all()
 			return slices.Contains(all, id(to-1)), all
 		})
@@ -734,7 +733,7 @@ func placeOfAReceiverMadeAgain(t *testing.T, o ReceiverOptions) {
 	}
 
 	cancel()
-	require.NoError(t, await.Receive(t, "the end of a receiver", ended))
+	require.NoError(t, testkit.Receive(t, "the end of a receiver", ended))
 	all := got.all()
 	slices.Sort(all)
 	want := slices.Concat(sortedIDs(0, 8), sortedIDs(10, 16), sortedIDs(20, 24))
@@ -748,7 +747,7 @@ func twoReceivers(t *testing.T, o ReceiverOptions) {
 	first, second := receiver(t, b, bank.config()), receiver(t, b, bank.config())
 	stopFirst, stopSecond := running(t, first), running(t, second)
 	b.Publish(t, orders(0, 40, 8)...)
-	await.That(t, "some are paid", func() (bool, any) { n := len(bank.paid(t)); return n >= 10, n })
+	testkit.Await(t, "some are paid", func() (bool, any) { n := len(bank.paid(t)); return n >= 10, n })
 	stopFirst()
 
 	settled(t, b)

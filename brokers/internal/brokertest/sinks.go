@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -147,7 +147,7 @@ func sendAll(ctx context.Context, sink outbox.Sink, messages []*outbox.Message) 
 
 func relayAll(t testing.TB, sink outbox.Sink, messages []*outbox.Message) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.WaitLimit)
 	defer cancel()
 	require.NoError(t, relay(ctx, sink, messages, nil))
 }
@@ -322,7 +322,7 @@ func killedBroker(t *testing.T, o SinkOptions) {
 	store.write(t, keys(4), 0, 50)
 	all := store.messages(t)
 	var taken atomic.Int64
-	ctx, cancel := context.WithTimeout(context.Background(), 2*await.Limit)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*testkit.WaitLimit)
 	defer cancel()
 	ended := make(chan error, 1)
 	sink := b.Sink(t)
@@ -330,12 +330,12 @@ func killedBroker(t *testing.T, o SinkOptions) {
 
 	for round := range 2 {
 		least := int64(40 + 60*round)
-		await.That(t, "the sink has taken more", func() (bool, any) { return taken.Load() >= least, taken.Load() })
+		testkit.Await(t, "the sink has taken more", func() (bool, any) { return taken.Load() >= least, taken.Load() })
 		b.Kill(t)
 		b.Start(t)
 	}
 
-	require.NoError(t, await.Receive(t, "the end of the relay", ended))
+	require.NoError(t, testkit.Receive(t, "the end of the relay", ended))
 	requireArrived(t, o, b, all)
 }
 
@@ -354,7 +354,7 @@ func brokerAway(t *testing.T, o SinkOptions) {
 	defer cancel()
 	answers := make(chan []error, 1)
 	go func() { answers <- sendAll(ctx, sink, all[3:]) }()
-	for _, err := range await.Receive(t, "an answer of the sink", answers) {
+	for _, err := range testkit.Receive(t, "an answer of the sink", answers) {
 		require.Error(t, err)
 		require.Nil(t, failure.DispositionOf(err), "%v", err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/dibs-go/dibs/brokers/internal/receiving"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 )
 
@@ -26,7 +26,7 @@ func (delivery) Extend()                             {}
 func TestAPanicOfAWorkerEndsTheReceiver(t *testing.T) {
 	t.Parallel()
 	fine := func(context.Context, string) error { return nil }
-	r := must.New(receiving.New(fine, func(context.Context, string, error) error { return nil }, receiving.Config{Logger: logger.Silent()}))
+	r := testkit.Must(receiving.New(fine, func(context.Context, string, error) error { return nil }, receiving.Config{Logger: logger.Silent()}))
 	wait := func(ctx context.Context) { <-ctx.Done() }
 	for name, beside := range map[string]func(context.Context){"a worker": wait, "what goes on beside": func(context.Context) { panic("broken") }} {
 		desk := receiving.NewDesk[delivery](r, 10)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/brokers/internal/receiving"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 )
 
@@ -21,7 +21,7 @@ func TestABrokerThatIsAwayIsLoggedEverMoreRarely(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		r := must.New(receiving.New(func(context.Context, int) error { return nil }, func(context.Context, int, error) error { return nil },
+		r := testkit.Must(receiving.New(func(context.Context, int) error { return nil }, func(context.Context, int, error) error { return nil },
 			receiving.Config{Logger: logger.Zerolog(zerolog.New(&log))}))
 
 		for failed := 1; failed <= 720; failed++ {

@@ -18,10 +18,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
@@ -30,10 +29,10 @@ import (
 func do(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	if len(args) == 0 {
-		must.Do(conn.PgConn().Exec(t.Context(), sql).ReadAll())(t)
+		testkit.Do(conn.PgConn().Exec(t.Context(), sql).ReadAll())(t)
 		return
 	}
-	must.Do(conn.Exec(t.Context(), sql, args...))(t)
+	testkit.Do(conn.Exec(t.Context(), sql, args...))(t)
 }
 
 // sqlstate returns the SQLSTATE of an error that the server gave.
@@ -73,7 +72,7 @@ func adopted(t *testing.T) (url string, conn *pgx.Conn) {
 		pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 		fill(t, url)
 		migrate(t, url)
-		must.Do(run(t, url, nil))(t)
+		testkit.Do(run(t, url, nil))(t)
 	})
 	return url, connect(t, url)
 }
@@ -86,9 +85,9 @@ func copyOf(t *testing.T, name string, make func(url string)) string {
 	require.NoError(t, migrations.Print(hash, nil))
 	fmt.Fprint(hash, pgtest.MessageDBNewest)
 	for _, pattern := range []string{"*.go", "sql/*.sql"} {
-		names := must.Do(filepath.Glob(pattern))(t)
+		names := testkit.Do(filepath.Glob(pattern))(t)
 		for _, name := range names {
-			text := must.Do(os.ReadFile(name))(t)
+			text := testkit.Do(os.ReadFile(name))(t)
 			hash.Write(text)
 		}
 	}
@@ -98,7 +97,7 @@ func copyOf(t *testing.T, name string, make func(url string)) string {
 // migrate leaves no session, for a template.
 func migrate(t *testing.T, url string) {
 	t.Helper()
-	conn := must.Do(pgx.Connect(t.Context(), url))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), url))(t)
 	defer conn.Close(t.Context())
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 }
@@ -106,7 +105,7 @@ func migrate(t *testing.T, url string) {
 // fill writes through write_message, as message-db's clients do, and leaves no session.
 func fill(t *testing.T, url string) {
 	t.Helper()
-	client := must.Do(pgx.Connect(t.Context(), pgtest.As(t, url, "message_store")))(t)
+	client := testkit.Do(pgx.Connect(t.Context(), pgtest.As(t, url, "message_store")))(t)
 	defer client.Close(t.Context())
 	for _, sql := range messages {
 		do(t, client, sql)
@@ -192,7 +191,7 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 	before, answers := fingerprint(t, conn, "message_store.messages"), asked(t, url)
 	drawn := one[int64](t, conn, "select last_value from message_store.messages_global_position_seq")
 
-	done := must.Do(run(t, url, nil))(t)
+	done := testkit.Do(run(t, url, nil))(t)
 
 	require.Equal(t, adopt.Adopted, done.State)
 	require.Equal(t, "1.3.0", done.Version)
@@ -206,7 +205,7 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 	require.Equal(t, drawn+1, one[int64](t, conn, "select max(global_position) from message_store.messages"), "no number is used again")
 	requireOurs(t, conn)
 
-	report := must.Do(migrations.Drift(t.Context(), conn, nil))(t)
+	report := testkit.Do(migrations.Drift(t.Context(), conn, nil))(t)
 	require.Empty(t, report.Differences)
 	require.Empty(t, report.NotApplied)
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
@@ -216,17 +215,17 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 
 	do(t, conn, "drop schema message_store_before_dibs, dibs_adoption cascade")
 	write(t, conn, "account-1")
-	require.ErrorIs(t, must.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
-	require.Nil(t, must.Do(adopt.Status(t.Context(), conn))(t))
+	require.ErrorIs(t, testkit.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
+	require.Nil(t, testkit.Do(adopt.Status(t.Context(), conn))(t))
 }
 
 func TestEmptyMessageDBIsAdopted(t *testing.T) {
 	t.Parallel()
 	url := pgtest.MessageDB(t)
 	conn := connect(t, url)
-	require.Empty(t, must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
+	require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 
 	write(t, conn, "account-1")
 	require.Equal(t, int64(1), one[int64](t, conn, "select global_position from message_store.messages"))
@@ -304,17 +303,17 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 		})
 	}
 	// Each adds to the tail that the switch takes.
-	await.That(t, "10 messages of each writer before the adoption", func() (bool, any) {
+	testkit.Await(t, "10 messages of each writer before the adoption", func() (bool, any) {
 		rows, err := conn.Query(t.Context(), "select count(*) from message_store.messages where stream_name like 'live%' group by stream_name")
 		require.NoError(t, err)
-		counts := must.Do(pgx.CollectRows(rows, pgx.RowTo[int]))(t)
+		counts := testkit.Do(pgx.CollectRows(rows, pgx.RowTo[int]))(t)
 		return len(counts) == writers && slices.Min(counts) >= 10, counts
 	})
 
 	done, err := run(t, url, nil)
 	switched.Store(true)
 	require.NoError(t, err)
-	await.That(t, "5 messages of each writer after the switch", func() (bool, any) {
+	testkit.Await(t, "5 messages of each writer after the switch", func() (bool, any) {
 		var counts [writers]int64
 		for i := range after {
 			counts[i] = after[i].Load()
@@ -350,7 +349,7 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 	// The old functions' plans are made, and one is stopped at its insert.
 	clients := []*pgx.Conn{}
 	results := make(chan error, 2)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.WaitLimit)
 	defer cancel()
 	for i := range 2 {
 		client := connect(t, pgtest.As(t, url, "message_store"))
@@ -362,7 +361,7 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 	}
 	for _, client := range clients {
 		pid := int32(client.PgConn().PID())
-		await.That(t, "a writer that waits for the switch", func() (bool, any) {
+		testkit.Await(t, "a writer that waits for the switch", func() (bool, any) {
 			holders := one[[]int32](t, watcher, "select pg_blocking_pids($1)", pid)
 			return len(holders) > 0, holders
 		})
@@ -370,10 +369,10 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 
 	release()
 
-	require.NoError(t, await.Receive(t, "the adoption", done))
+	require.NoError(t, testkit.Receive(t, "the adoption", done))
 	wrote := 0
 	for range clients {
-		if err := await.Receive(t, "a writer's answer", results); err == nil {
+		if err := testkit.Receive(t, "a writer's answer", results); err == nil {
 			wrote++
 		} else {
 			require.NotEmpty(t, sqlstate(err), err)
@@ -400,8 +399,8 @@ func stopInTheSwitch(t *testing.T, url string) (done <-chan error, release func(
 			t.Error(err)
 		}
 	})
-	ended := await.Go(func() error { return must.ErrorOf(run(t, url, lock)) })
-	await.That(t, "the switch that waits for dibs.migrations", func() (bool, any) {
+	ended := testkit.Go(func() error { return testkit.ErrorOf(run(t, url, lock)) })
+	testkit.Await(t, "the switch that waits for dibs.migrations", func() (bool, any) {
 		waits := one[int](t, watcher, "select count(*) from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'dibs.migrations'::regclass and not granted")
 		return waits == 1, waits
 	})
@@ -437,7 +436,7 @@ func TestMessageThatIsCommittedLateIsAdopted(t *testing.T) {
 		}
 	})
 
-	must.Do(run(t, url, func(p adopt.Progress) {
+	testkit.Do(run(t, url, func(p adopt.Progress) {
 		followed = followed || p.Phase == adopt.Following
 		begin(p)
 		commit(p)
@@ -457,7 +456,7 @@ func TestMessageDBOnlyAddsWhileItIsAdopted(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	require.Error(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, func() { cancel(stopped) })})))
+	require.Error(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, func() { cancel(stopped) })})))
 
 	for _, sql := range []string{
 		"insert into message_store.messages (global_position, stream_name, position, type) values (3, 'a-1', 100, 'T')",
@@ -469,7 +468,7 @@ func TestMessageDBOnlyAddsWhileItIsAdopted(t *testing.T) {
 		require.Equal(t, "55000", sqlstate(err), sql)
 	}
 	write(t, other, "account-1")
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -481,7 +480,7 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 	append := `select outcome from dibs.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	require.ErrorIs(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
 
 	_, err := conn.Exec(t.Context(), append)
 	require.Equal(t, "55000", sqlstate(err))
@@ -491,15 +490,15 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 		require.Equal(t, "42501", sqlstate(err), sql)
 	}
 	for _, c := range []*pgx.Conn{user, conn} {
-		_, err := must.New(messagestore.New(must.New(postgres.New(c, nil)), nil)).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})
+		_, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(c, nil)), nil)).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})
 		require.ErrorIs(t, err, postgres.ErrAdopting)
 	}
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
-	status := must.Do(adopt.Status(t.Context(), conn))(t)
+	status := testkit.Do(adopt.Status(t.Context(), conn))(t)
 	require.Equal(t, adopt.Adopting, status.State)
 	require.Equal(t, one[int64](t, conn, "select count(*) from dibs.messages"), status.Copied)
 
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 	do(t, user, append)
 	require.Equal(t, 201, one[int](t, user, "select count(id) from dibs.read_category('account', 0, 1000)"))
 }
@@ -511,7 +510,7 @@ func TestOnlyTheOwnerMayFillTheStore(t *testing.T) {
 	user, name := connectAs(t, url, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	require.ErrorIs(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
 	do(t, conn, fmt.Sprintf("grant usage on schema dibs to %s; grant insert on dibs.messages to %[1]s; grant usage on sequence dibs.messages_global_position_seq to %[1]s", name))
 
 	_, err := user.PgConn().Exec(t.Context(), "set dibs.adopting = 'on'; insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('a', 0, 'a-1', 0, 'T', gen_random_uuid())").ReadAll()
@@ -554,7 +553,7 @@ func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
 		require.Equal(t, count, one[int](t, conn, "select count(*) from message_store.messages where to_regclass('message_store_before_dibs.messages') is null"))
 	}
 
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 
 	require.Equal(t, count, one[int](t, conn, "select count(*) from dibs.messages"))
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
@@ -570,12 +569,12 @@ func TestAdoptionKilledInItsSwitchLeavesMessageDB(t *testing.T) {
 	killed := one[int](t, conn, "select count(pg_terminate_backend(pid)) from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'message_store.messages'::regclass and mode = 'AccessExclusiveLock' and granted")
 
 	require.Equal(t, 1, killed)
-	require.Error(t, await.Receive(t, "the adoption that was killed", done))
+	require.Error(t, testkit.Receive(t, "the adoption that was killed", done))
 	release()
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 	require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"))
 	write(t, conn, "account-1")
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 }
 
 func TestTwoDoNotAdoptAtOnce(t *testing.T) {
@@ -589,7 +588,7 @@ func TestTwoDoNotAdoptAtOnce(t *testing.T) {
 		}()
 	}
 	for range cap(done) {
-		require.NoError(t, await.Receive(t, "one of the adoptions", done), "a process that waits finds it done")
+		require.NoError(t, testkit.Receive(t, "one of the adoptions", done), "a process that waits finds it done")
 	}
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
@@ -625,10 +624,10 @@ func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
 		right.mend(t, tamperer)
 	}
 	right.tamper(t, tamperer, "delete from dibs.messages where stream_name = 'account-1' and position = 3")
-	require.ErrorIs(t, must.ErrorOf(run(t, url, nil)), adopt.ErrCopyDiffers, "it is compared anew")
+	require.ErrorIs(t, testkit.ErrorOf(run(t, url, nil)), adopt.ErrCopyDiffers, "it is compared anew")
 
-	require.True(t, must.Do(adopt.Undo(t.Context(), connector(url), nil))(t).Abandons)
-	must.Do(run(t, url, nil))(t)
+	require.True(t, testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t).Abandons)
+	testkit.Do(run(t, url, nil))(t)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -683,7 +682,7 @@ func TestTamperedTailIsNotSwitchedTo(t *testing.T) {
 		right.mend(t, tamperer)
 	}
 	write(t, conn, "account-1")
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -691,8 +690,8 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
 	holder := connect(t, url)
-	tx := must.Do(holder.Begin(t.Context()))(t)
-	must.Do(tx.Exec(t.Context(), "select count(*) from message_store.messages"))(t)
+	tx := testkit.Do(holder.Begin(t.Context()))(t)
+	testkit.Do(tx.Exec(t.Context(), "select count(*) from message_store.messages"))(t)
 	config := &adopt.Config{LockTimeout: time.Millisecond, LockTries: 2} // too short for a watch
 	var told atomic.Bool
 	config.Progress = func(p adopt.Progress) {
@@ -704,13 +703,13 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 	_, err := adopt.Run(t.Context(), connector(url), config)
 
 	require.ErrorIs(t, err, adopt.ErrLocked)
-	locked := must.As[*adopt.LockedError](t, err)
+	locked := testkit.As[*adopt.LockedError](t, err)
 	require.Equal(t, int32(holder.PgConn().PID()), locked.Blockers[0].PID)
 	require.ErrorContains(t, err, fmt.Sprintf("process %d of postgres", holder.PgConn().PID()))
 	require.True(t, told.Load())
 	write(t, conn, "account-1")
 	require.NoError(t, tx.Rollback(t.Context()))
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 }
 
 func TestPlanTellsAndChangesNothing(t *testing.T) {
@@ -720,7 +719,7 @@ func TestPlanTellsAndChangesNothing(t *testing.T) {
 	catalog := "select md5(string_agg(c.oid || c.relname || c.relnamespace, ',' order by c.oid)) from pg_class c where c.oid >= 16384 and relnamespace <> 'pg_toast'::regnamespace"
 	was := one[string](t, conn, catalog)
 
-	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
 
 	require.Empty(t, plan.Obstacles)
 	require.Empty(t, plan.Warnings)
@@ -770,19 +769,19 @@ func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 		_, err = run(t, url, nil)
 
 		require.ErrorIs(t, err, adopt.ErrCannotAdopt, c.sql)
-		refused := must.As[*adopt.CannotAdoptError](t, err)
+		refused := testkit.As[*adopt.CannotAdoptError](t, err)
 		require.Equal(t, before.Obstacles, refused.Obstacles)
 		require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"), c.sql)
 		do(t, conn, c.undo)
 	}
-	require.Empty(t, must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
+	require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 }
 
 func TestDatabaseWithoutMessageDBIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{pgtest.Database(t), pgtest.Migrated(t)} {
-		require.ErrorIs(t, must.ErrorOf(adopt.Run(t.Context(), connector(url), nil)), adopt.ErrCannotAdopt)
-		require.ErrorIs(t, must.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
+		require.ErrorIs(t, testkit.ErrorOf(adopt.Run(t.Context(), connector(url), nil)), adopt.ErrCannotAdopt)
+		require.ErrorIs(t, testkit.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
 	}
 }
 
@@ -817,9 +816,9 @@ func TestDependentsAreInTheWay(t *testing.T) {
 		grant usage on schema message_store to `+"app_"+strings.ToLower(t.Name()))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		admin := must.Do(pgx.Connect(ctx, url))(t)
+		admin := testkit.Do(pgx.Connect(ctx, url))(t)
 		defer admin.Close(ctx)
-		must.Do(admin.PgConn().Exec(ctx, "drop owned by app_"+strings.ToLower(t.Name())+"; drop role app_"+strings.ToLower(t.Name())).ReadAll())(t)
+		testkit.Do(admin.PgConn().Exec(ctx, "drop owned by app_"+strings.ToLower(t.Name())+"; drop role app_"+strings.ToLower(t.Name())).ReadAll())(t)
 	})
 
 	_, err := run(t, url, nil)
@@ -831,13 +830,13 @@ func TestDependentsAreInTheWay(t *testing.T) {
 	require.NotContains(t, err.Error(), "by_name", "it finds the new view by its name")
 	require.NotContains(t, err.Error(), "app.totals", "it goes on with what it is made of")
 	config := &adopt.Config{LeaveDependents: true}
-	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), config))(t)
+	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), config))(t)
 	require.Empty(t, plan.Obstacles)
 	warnings := strings.Join(plan.Warnings, "\n")
 	require.Contains(t, warnings, "publication p")
 	require.Contains(t, warnings, "role app_")
 	require.Contains(t, warnings, "view app.accounts")
-	must.Do(adopt.Run(t.Context(), connector(url), config))(t)
+	testkit.Do(adopt.Run(t.Context(), connector(url), config))(t)
 	write(t, conn, "account-1")
 	require.Equal(t, one[int64](t, conn, "select max(global_position) from message_store.messages"), one[int64](t, conn, "select app.by_name()"))
 	require.Less(t, one[int64](t, conn, "select app.latest()"), one[int64](t, conn, "select app.by_name()"))
@@ -857,14 +856,14 @@ func TestUserWhoIsNoSuperuserAdopts(t *testing.T) {
 		if member {
 			do(t, conn, "grant dibs_owner to "+name)
 		}
-		require.Empty(t, must.Do(adopt.NewPlan(t.Context(), mine, nil))(t).Obstacles)
+		require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), mine, nil))(t).Obstacles)
 
-		must.Do(adopt.Run(t.Context(), mine, nil))(t)
+		testkit.Do(adopt.Run(t.Context(), mine, nil))(t)
 
 		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 		client := connect(t, pgtest.As(t, url, "message_store"))
 		write(t, client, "account-1")
-		require.Equal(t, int64(1), must.Do(adopt.Undo(t.Context(), mine, nil))(t).Since)
+		require.Equal(t, int64(1), testkit.Do(adopt.Undo(t.Context(), mine, nil))(t).Since)
 		write(t, connect(t, pgtest.As(t, url, "message_store")), "account-1")
 		if !member {
 			do(t, conn, "drop schema dibs, dibs_adoption, message_store_by_dibs cascade")
@@ -881,7 +880,7 @@ func TestUserWithoutRightsIsRefused(t *testing.T) {
 
 	_, err := adopt.Run(t.Context(), mine, nil)
 
-	refused := must.As[*adopt.CannotAdoptError](t, err)
+	refused := testkit.As[*adopt.CannotAdoptError](t, err)
 	require.Equal(t, adopt.ObstacleRights, refused.Obstacles[0].Kind)
 }
 
@@ -902,9 +901,9 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	answers := asked(t, url)
 	drawn := one[int64](t, conn, "select last_value from dibs.messages_global_position_seq")
 
-	plan := must.Do(adopt.NewUndoPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(adopt.NewUndoPlan(t.Context(), connector(url), nil))(t)
 	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
-	undone := must.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
+	undone := testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
 
 	require.Equal(t, plan.Since, undone.Since)
 	require.Equal(t, plan.Removed, undone.Removed)
@@ -919,16 +918,16 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	require.Equal(t, "55000", sqlstate(err))
 	require.ErrorContains(t, err, "given back")
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
-	require.ErrorIs(t, must.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
+	require.ErrorIs(t, testkit.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
 
 	// And there again.
 	want = fingerprint(t, conn, "message_store.messages")
-	require.Empty(t, must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
-	must.Do(run(t, url, nil))(t)
+	require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
+	testkit.Do(run(t, url, nil))(t)
 	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
 	write(t, client, "account-1")
 	requireOurs(t, conn)
-	require.Empty(t, must.Do(migrations.Drift(t.Context(), conn, nil))(t).Differences)
+	require.Empty(t, testkit.Do(migrations.Drift(t.Context(), conn, nil))(t).Differences)
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 }
 
@@ -976,15 +975,15 @@ func TestUndoNamesMessagesThatCannotBeGivenBack(t *testing.T) {
 	do(t, conn, `select dibs.append_one('unfit-2', -1, gen_random_uuid(), 'T', '{"a":"\ud800"}', null)`)
 	do(t, conn, `select dibs.append_one('fit-1', -1, gen_random_uuid(), 'T', '{"a":"\u00e9 1e200000"}', null)`)
 
-	plan := must.Do(adopt.NewUndoPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(adopt.NewUndoPlan(t.Context(), connector(url), nil))(t)
 	require.Equal(t, []string{"unfit-1@0", "unfit-1@1", "unfit-2@0"}, plan.Unfit)
 	require.Equal(t, adopt.ObstacleMessages, plan.Obstacles()[0].Kind)
-	require.ErrorContains(t, must.ErrorOf(adopt.Undo(t.Context(), connector(url), &adopt.Config{LeaveDependents: true})), "unfit-1@0 has data that jsonb cannot hold")
+	require.ErrorContains(t, testkit.ErrorOf(adopt.Undo(t.Context(), connector(url), &adopt.Config{LeaveDependents: true})), "unfit-1@0 has data that jsonb cannot hold")
 	require.Equal(t, "v", one[string](t, conn, "select relkind::text from pg_class where oid = 'message_store.messages'::regclass"), "nothing was done")
 
 	do(t, conn, "select dibs.delete_stream('unfit-1')")
 	do(t, conn, "select dibs.delete_stream('unfit-2')")
-	must.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
+	testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
 }
 
 func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
@@ -1018,13 +1017,13 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 			}
 		})
 	}
-	await.Equal(t, "writers with messages before the undo", 4, func() int {
+	testkit.AwaitEqual(t, "writers with messages before the undo", 4, func() int {
 		return one[int](t, conn, "select count(distinct stream_name) from dibs.messages where stream_name like 'live-%' and position > 3")
 	})
 
-	must.Do(adopt.Undo(t.Context(), connector(url), patient(nil)))(t)
+	testkit.Do(adopt.Undo(t.Context(), connector(url), patient(nil)))(t)
 	at := one[int](t, conn, "select count(*) from message_store.messages")
-	await.That(t, "5 messages after the undo", func() (bool, any) {
+	testkit.Await(t, "5 messages after the undo", func() (bool, any) {
 		now := one[int](t, conn, "select count(*) from message_store.messages")
 		return now > at+5, now - at
 	})
@@ -1042,16 +1041,16 @@ func TestAdoptionThatWasBegunIsAbandoned(t *testing.T) {
 	before := fingerprint(t, conn, "message_store.messages")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	require.ErrorIs(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
 
-	require.True(t, must.Do(adopt.Undo(t.Context(), connector(url), nil))(t).Abandons)
+	require.True(t, testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t).Abandons)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 	do(t, conn, "delete from message_store.messages where global_position = 1")
 	require.Zero(t, one[int](t, conn, "select count(*) from dibs.messages"))
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 	requireOurs(t, conn)
-	require.Empty(t, must.Do(migrations.Drift(t.Context(), conn, nil))(t).Differences)
-	require.Nil(t, must.Do(adopt.Status(t.Context(), conn))(t))
+	require.Empty(t, testkit.Do(migrations.Drift(t.Context(), conn, nil))(t).Differences)
+	require.Nil(t, testkit.Do(adopt.Status(t.Context(), conn))(t))
 }
 
 func TestInvalidAdoptConfigIsRefused(t *testing.T) {
@@ -1060,6 +1059,6 @@ func TestInvalidAdoptConfigIsRefused(t *testing.T) {
 	for _, config := range []adopt.Config{
 		{Workers: -1}, {Workers: 17}, {RangeMessages: -1}, {RangeMessages: 1_000_001}, {LockTimeout: -1}, {LockTimeout: 2 * time.Hour}, {LockTries: -1},
 	} {
-		require.ErrorContains(t, must.ErrorOf(adopt.Run(t.Context(), never, &config)), "adopt: invalid ")
+		require.ErrorContains(t, testkit.ErrorOf(adopt.Run(t.Context(), never, &config)), "adopt: invalid ")
 	}
 }

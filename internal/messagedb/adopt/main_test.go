@@ -16,18 +16,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
-	if !tier.Changed() {
-		return // see tier.NeedsChange
+	if !testkit.Changed() {
+		return // see testkit.NeedsChange
 	}
-	tier.ManyAtOnce()
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
 
@@ -39,7 +37,7 @@ func patient(progress func(adopt.Progress)) *adopt.Config {
 
 // adoptPatiently adopts, and waits for the sessions of a process that was killed.
 func adoptPatiently(ctx context.Context, url string, config *adopt.Config) (*adopt.Adoption, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*await.Limit)
+	ctx, cancel := context.WithTimeout(ctx, 5*testkit.WaitLimit)
 	defer cancel()
 	for {
 		done, err := adopt.Run(ctx, connector(url), config)
@@ -55,7 +53,7 @@ func connector(url string) adopt.Connect {
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn := must.Do(pgx.Connect(t.Context(), url))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -63,16 +61,16 @@ func connect(t *testing.T, url string) *pgx.Conn {
 // connectAs returns a connection of a new user with the right to create in the database.
 func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	t.Helper()
-	config := must.Do(pgx.ParseConfig(url))(t)
+	config := testkit.Do(pgx.ParseConfig(url))(t)
 	admin := connect(t, url)
 	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
 	do(t, admin, fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database))
 	t.Cleanup(func() {
 		// Before the database is dropped, while the user's objects can be named.
-		must.Do(admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user))(t)
+		testkit.Do(admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user))(t)
 	})
 	config.User, config.Password = user, password
-	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
+	conn := testkit.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 	return conn, user
 }
@@ -81,7 +79,7 @@ func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), sql, args...)
 	require.NoError(t, err, sql)
-	return must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
+	return testkit.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
 }
 
 // BenchmarkAdopt adopts message-db with rows of 450 to 550 bytes, while a client goes on
@@ -93,7 +91,7 @@ func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 func BenchmarkAdopt(b *testing.B) {
 	rows := 200_000
 	if text := os.Getenv("DIBS_ADOPT_ROWS"); text != "" {
-		rows = must.Do(strconv.Atoi(text))(b)
+		rows = testkit.Do(strconv.Atoi(text))(b)
 	}
 	var size int64
 	var held, waited time.Duration
@@ -124,9 +122,9 @@ func BenchmarkAdopt(b *testing.B) {
 func fillToMeasure(b *testing.B, url string, rows int) (size int64) {
 	b.Helper()
 	ctx := b.Context()
-	conn := must.Do(pgx.Connect(ctx, url))(b)
+	conn := testkit.Do(pgx.Connect(ctx, url))(b)
 	defer conn.Close(ctx)
-	must.Do(conn.Exec(ctx, `insert into message_store.messages (stream_name, position, type, data, metadata)
+	testkit.Do(conn.Exec(ctx, `insert into message_store.messages (stream_name, position, type, data, metadata)
 		select 'category' || n % 20 || '-' || n % 100000, n / 100000, 'SomethingHappened',
 			jsonb_build_object('accountId', gen_random_uuid(), 'amount', n, 'note', repeat('x', 30),
 				'time', '2026-01-01T00:00:00.000Z', 'processedTime', '2026-01-01T00:00:00.000Z'),
@@ -134,7 +132,7 @@ func fillToMeasure(b *testing.B, url string, rows int) (size int64) {
 				'causationMessageGlobalPosition', n, 'correlationStreamName', 'other-' || n, 'schemaVersion', '1')
 		from generate_series(0, $1 - 1) n`, rows))(b)
 	for _, sql := range []string{"vacuum analyze message_store.messages", "checkpoint"} {
-		must.Do(conn.Exec(ctx, sql))(b)
+		testkit.Do(conn.Exec(ctx, sql))(b)
 	}
 	require.NoError(b, conn.QueryRow(ctx, "select pg_table_size('message_store.messages') / count(*) from message_store.messages").Scan(&size))
 	return size
@@ -144,7 +142,7 @@ func fillToMeasure(b *testing.B, url string, rows int) (size int64) {
 // it is stopped, and returns how long the slowest of them took.
 func keepWriting(b *testing.B, url string) (stop func() time.Duration) {
 	b.Helper()
-	conn := must.Do(pgx.Connect(b.Context(), pgtest.As(b, url, "message_store")))(b)
+	conn := testkit.Do(pgx.Connect(b.Context(), pgtest.As(b, url, "message_store")))(b)
 	var slowest time.Duration
 	ended := make(chan struct{})
 	var all sync.WaitGroup

@@ -13,11 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // Version 1.1 has its columns in another order, and other functions; 1.0 differs from it in
@@ -33,7 +31,7 @@ func TestOlderMessageDBIsAdopted(t *testing.T) {
 		{true, pgtest.MessageDB1_2, "1.2.6", ""},
 		{false, pgtest.MessageDBNewest, "1.3.0", "drop view message_store.stream_summary, message_store.type_summary, message_store.stream_type_summary, message_store.type_stream_summary, message_store.category_type_summary, message_store.type_category_summary; drop index message_store.messages_category; alter table message_store.messages alter type type varchar(255), alter stream_name type varchar(3000)"},
 	} {
-		if c.long && !tier.Long() {
+		if c.long && !testkit.Long() {
 			continue
 		}
 		url := pgtest.MessageDBOf(t, c.version)
@@ -94,14 +92,14 @@ func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 		}
 	})
 
-	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
 	require.Contains(t, strings.Join(plan.Warnings, ""), "synchronous_commit is off", "it is what others have")
 	require.Contains(t, strings.Join(plan.Warnings, ""), "publication everything is of all tables")
-	must.Do(adopt.Run(t.Context(), opening, patient(look)))(t)
+	testkit.Do(adopt.Run(t.Context(), opening, patient(look)))(t)
 
 	require.Empty(t, bounds)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
-	must.Do(adopt.Undo(t.Context(), opening, patient(nil)))(t)
+	testkit.Do(adopt.Undo(t.Context(), opening, patient(nil)))(t)
 }
 
 // Through one, the lock of the session and its settings would be somebody else's.
@@ -110,7 +108,7 @@ func TestPoolerIsNotAdoptedThrough(t *testing.T) {
 	url, conn := messageDB(t)
 	bouncer := pgtest.PgBouncer(t, url)
 
-	require.ErrorIs(t, must.ErrorOf(adopt.Run(t.Context(), connector(bouncer.URL), nil)), adopt.ErrPooled)
+	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(t.Context(), connector(bouncer.URL), nil)), adopt.ErrPooled)
 	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
 	require.Zero(t, one[int](t, conn, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"))
 	require.Zero(t, one[int](t, conn, "select count(*) from pg_stat_activity where application_name = 'dibs migrate adopt' and datname = current_database()"))
@@ -138,7 +136,7 @@ func TestOtherEncodingIsRefused(t *testing.T) {
 	url := pgtest.DatabaseIn(t, "LATIN1")
 	pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 
-	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
 
 	require.Equal(t, []adopt.Obstacle{{Kind: adopt.ObstacleSource, Problem: "the database's encoding is LATIN1, and it has to be UTF8"}}, plan.Obstacles)
 }
@@ -186,7 +184,7 @@ func TestUnusualTablesAreRefused(t *testing.T) {
 			do(t, conn, sql)
 		}
 	}
-	require.Empty(t, must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
+	require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 }
 
 // The switch would cut off a role that uses message-db under its own name.
@@ -208,11 +206,11 @@ func TestRolesThatWouldBeCutOffAreInTheWay(t *testing.T) {
 		do(t, conn, "grant message_store to "+role)
 	}
 	require.NotContains(t, err.Error(), member)
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 	for _, conn := range []*pgx.Conn{user, owner} {
 		write(t, conn, "account-1")
 	}
-	must.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
+	testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
 	do(t, conn, "revoke message_store from "+name)
 	write(t, user, "account-1")
 }
@@ -228,7 +226,7 @@ func TestPreparedTransactionInTheWayIsNamed(t *testing.T) {
 	require.ErrorIs(t, err, adopt.ErrLocked)
 	require.ErrorContains(t, err, `the prepared transaction "dibs left by a test" of postgres`)
 	do(t, conn, "commit prepared 'dibs left by a test'")
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -248,9 +246,9 @@ func TestSwitchReadsTheTailOnly(t *testing.T) {
 		}
 	})
 
-	must.Do(adopt.Run(t.Context(), connector(url), &adopt.Config{Progress: comparing}))(t)
+	testkit.Do(adopt.Run(t.Context(), connector(url), &adopt.Config{Progress: comparing}))(t)
 
-	await.Equal(t, "sessions of the adoption, whose reads are known when they have ended", 0, func() int {
+	testkit.AwaitEqual(t, "sessions of the adoption, whose reads are known when they have ended", 0, func() int {
 		return one[int](t, conn, "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt'")
 	})
 	read := one[int64](t, conn, "select idx_tup_read from pg_stat_user_indexes where schemaname = 'message_store_before_dibs' and indexrelname = 'messages_stream'")
@@ -302,7 +300,7 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 		}
 	}
 
-	done := must.Do(adoptPatiently(t.Context(), url, config))(t)
+	done := testkit.Do(adoptPatiently(t.Context(), url, config))(t)
 
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 	require.GreaterOrEqual(t, one[int64](t, conn, "select frontier from dibs_adoption.state"), one[int64](t, conn, "select max(global_position) from message_store.messages where stream_name = 'comparing-1'"))
@@ -314,7 +312,7 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 	t.Parallel()
 	url, conn := adopted(t)
-	must.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
+	testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
 	do(t, conn, "drop schema message_store_by_dibs cascade")
 
 	_, err := run(t, url, nil)
@@ -322,7 +320,7 @@ func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 	require.ErrorContains(t, err, "drop the schemas dibs and dibs_adoption")
 	do(t, conn, "drop schema dibs, dibs_adoption cascade")
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 }
 
 // Without a way back no old table is kept.
@@ -338,7 +336,7 @@ func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	do(t, conn, "select dibs.trim('account-4', keep => 2, min_age => '0')")
 
 	require.Equal(t, noted, one[int](t, conn, "select count(*) from dibs_adoption.removed"))
-	require.False(t, must.Do(adopt.Status(t.Context(), conn))(t).HasOld)
+	require.False(t, testkit.Do(adopt.Status(t.Context(), conn))(t).HasOld)
 }
 
 // Messages that were deleted or written by hand are not obstacles.
@@ -349,7 +347,7 @@ func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
 		delete from message_store.messages where stream_name = 'account-2' and position < 7;
 		insert into message_store.messages (stream_name, position, type) values ('forged-1', 0, 'dibs:Tombstone')`)
 
-	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
 
 	require.Empty(t, plan.Obstacles)
 	require.Equal(t, []string{
@@ -357,7 +355,7 @@ func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
 		"messages of a type that begins with dibs: 1; services in Go take them for the store's own, and not for messages",
 	}, plan.Warnings)
 	before := fingerprint(t, conn, "message_store.messages")
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -371,7 +369,7 @@ func TestStandbyIsNotAdopted(t *testing.T) {
 		require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 		require.ErrorContains(t, err, "this server is a standby")
 	}
-	require.Len(t, must.Do(adopt.NewPlan(t.Context(), connector(standby), nil))(t).Obstacles, 1)
+	require.Len(t, testkit.Do(adopt.NewPlan(t.Context(), connector(standby), nil))(t).Obstacles, 1)
 }
 
 // A backend that dies takes the server down: all sessions end, and unlogged tables are
@@ -383,7 +381,7 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 	fill(t, url)
 	recovered := func() *pgx.Conn {
 		var conn *pgx.Conn
-		await.That(t, "the server to take connections", func() (bool, any) {
+		testkit.Await(t, "the server to take connections", func() (bool, any) {
 			var err error
 			conn, err = pgx.Connect(t.Context(), url)
 			return err == nil, err
@@ -392,7 +390,7 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 		return conn
 	}
 	phases := []adopt.Phase{adopt.Comparing}
-	if tier.Long() {
+	if testkit.Long() {
 		phases = []adopt.Phase{adopt.Locking, adopt.Copying, adopt.Indexing, adopt.Comparing}
 	}
 	for _, phase := range phases {
@@ -407,9 +405,9 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		require.Error(t, must.ErrorOf(run(t, url, crash)), phase)
+		require.Error(t, testkit.ErrorOf(run(t, url, crash)), phase)
 		// The server may take a connection before it ends all of them.
-		await.That(t, "a write after the crash", func() (bool, any) {
+		testkit.Await(t, "a write after the crash", func() (bool, any) {
 			conn, err := pgx.Connect(t.Context(), url)
 			if err != nil {
 				return false, err
@@ -421,7 +419,7 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 		})
 	}
 
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 
 	conn := recovered()
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
@@ -436,8 +434,8 @@ func TestComparisonBeginsAnew(t *testing.T) {
 	url, conn := adopting(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	require.ErrorIs(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, cancel)})), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, cancel)})), context.Canceled)
 	do(t, conn, "insert into dibs_adoption.sums (stream_name, tail, messages, checksum) values ('account-1', false, 29, 4711)")
 
-	must.Do(run(t, url, nil))(t)
+	testkit.Do(run(t, url, nil))(t)
 }

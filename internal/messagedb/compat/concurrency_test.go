@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // A scene is two or three sessions in one database, and their answers.
@@ -43,13 +43,13 @@ func (c *client) hears(sql string, a answer) {
 // waits for its end.
 func (c *client) waits(sql string) (then func()) {
 	c.t.Helper()
-	done := await.Go(func() answer { return c.do(c.t, step{sql: sql}, modes[0], "message_store.") })
-	await.That(c.t, c.name+" waits for another session in "+sql, func() (bool, any) {
+	done := testkit.Go(func() answer { return c.do(c.t, step{sql: sql}, modes[0], "message_store.") })
+	testkit.Await(c.t, c.name+" waits for another session in "+sql, func() (bool, any) {
 		blocking := one[[]int32](c.t, c.admin, "select pg_blocking_pids($1)", int32(c.conn.PID()))
 		return len(blocking) > 0, blocking
 	})
 	c.heard = append(c.heard, c.name+" waits: "+sql)
-	return func() { c.hears(sql, await.Receive(c.t, "the answer to "+c.name+": "+sql, done)) }
+	return func() { c.hears(sql, testkit.Receive(c.t, "the answer to "+c.name+": "+sql, done)) }
 }
 
 const put = "select MS.write_message(gen_random_uuid()::varchar, '%s', 'T', '{}', null, %s)"
@@ -195,10 +195,10 @@ var scenes = map[string]func(s *scene){
 		b.begins("read committed")
 		b.says(putTo("y-1"))
 		then := a.waits(putTo("y-1"))
-		answers := await.Go(func() answer { return b.do(s.t, step{sql: putTo("x-1")}, modes[0], "message_store.") })
+		answers := testkit.Go(func() answer { return b.do(s.t, step{sql: putTo("x-1")}, modes[0], "message_store.") })
 		mark := len(s.heard)
 		then()
-		last := await.Receive(s.t, "the answer to b", answers)
+		last := testkit.Receive(s.t, "the answer to b", answers)
 		outcomes := map[string]int{s.heard[mark][len("a: "+putTo("y-1")+": "):]: 1}
 		outcomes[fmt.Sprintf("%v %s", last.Rows, last.Error)]++
 		s.heard = append(s.heard[:mark], fmt.Sprint(failedAndWorked(outcomes)))

@@ -9,9 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // opened returns a database in which conditions are taken.
@@ -79,7 +78,7 @@ func TestConditionsAreTheSameWhereTheyAreOpened(t *testing.T) {
 		)
 	}
 	users := []way{{0, 0, ""}, {1, 1, "message_store."}, {2, 1, ""}} // a condition is a text in every mode
-	if tier.Long() {
+	if testkit.Long() {
 		users = ways()
 	}
 	compareIn(t, theirs, opened(t), []kase{{"a condition is one expression about a message", some}}, users)
@@ -151,7 +150,7 @@ func TestConditionCannotLeaveItsPlace(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	drawn := 400
-	if tier.Long() {
+	if testkit.Long() {
 		drawn = 4000
 	}
 	t.Logf("%d random conditions; 4000 in the long tier", drawn)
@@ -246,7 +245,7 @@ func TestOnlyTheOwnerOpensConditions(t *testing.T) {
 	exec(t, admin, "delete from dibs.settings")
 	require.Equal(t, closed, s.do(t, step{sql: get}, modes[0], "").Error)
 	exec(t, admin, "insert into dibs.settings default values")
-	require.ErrorContains(t, must.ErrorOf(admin.Exec(t.Context(), "insert into dibs.settings values (true, true)")), "settings_one_row")
+	require.ErrorContains(t, testkit.ErrorOf(admin.Exec(t.Context(), "insert into dibs.settings values (true, true)")), "settings_one_row")
 }
 
 func TestStrictNamesRefuseWhatAppendWould(t *testing.T) {

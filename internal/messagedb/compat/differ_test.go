@@ -16,9 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -97,7 +96,7 @@ func connect(t *testing.T, database string) *pgx.Conn {
 
 func exec(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
-	require.NoError(t, must.ErrorOf(conn.PgConn().Exec(context.WithoutCancel(t.Context()), sql).ReadAll()), sql)
+	require.NoError(t, testkit.ErrorOf(conn.PgConn().Exec(context.WithoutCancel(t.Context()), sql).ReadAll()), sql)
 }
 
 func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
@@ -151,12 +150,12 @@ func open(t *testing.T, database, user, path string) session {
 	if path != "" {
 		target += "&search_path=" + url.PathEscape(path)
 	}
-	config := must.Do(pgconn.ParseConfig(target))(t)
+	config := testkit.Do(pgconn.ParseConfig(target))(t)
 	s := session{notices: new([]string)}
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
 		*s.notices = append(*s.notices, n.Severity+" "+n.Code+" "+n.Message)
 	}
-	s.conn = must.Do(pgconn.ConnectConfig(t.Context(), config))(t)
+	s.conn = testkit.Do(pgconn.ConnectConfig(t.Context(), config))(t)
 	t.Cleanup(func() { s.conn.Close(context.WithoutCancel(t.Context())) })
 	return s
 }
@@ -298,15 +297,15 @@ type way struct {
 // ways has each user, each mode, and statements with and without the schema's name: the other of
 // the two each day. The long tier has all pairs.
 func ways() (all []way) {
-	other := tier.Turn(2)
+	other := testkit.Turn(2)
 	for n, schema := range []string{"", "message_store."} {
 		for mode := range modes {
-			if tier.Long() || (n+mode)%2 == other {
+			if testkit.Long() || (n+mode)%2 == other {
 				all = append(all, way{0, mode, schema})
 			}
 		}
 		for user := 1; user <= 2; user++ {
-			if tier.Long() || (n+user)%2 == other {
+			if testkit.Long() || (n+user)%2 == other {
 				all = append(all, way{user, 1, schema})
 			}
 		}

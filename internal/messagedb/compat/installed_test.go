@@ -6,14 +6,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestDatabaseHasMessageDB(t *testing.T) {
 	t.Parallel()
 	database := pgtest.MessageDB(t)
-	conn := must.Do(pgx.Connect(t.Context(), pgtest.As(t, database, "message_store")))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), pgtest.As(t, database, "message_store")))(t)
 	defer conn.Close(t.Context())
 
 	var version string

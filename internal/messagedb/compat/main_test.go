@@ -13,11 +13,11 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
-	if tier.Changed() { // see tier.NeedsChange
+	if testkit.Changed() { // see testkit.NeedsChange
 		goleak.VerifyTestMain(m)
 	}
 }

@@ -19,10 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -60,14 +58,14 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 	t.Parallel()
 	const categories, streams, writers = 2, 3, 4
 	each := 21
-	if tier.Long() {
+	if testkit.Long() {
 		each = 60
 	}
 	database := unbounded(dibs(t))
 	admin := connect(t, database)
 	pgtest.WaitForLocks(t, database, "dibs")
 	pool := pgtest.Connect(t, database)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
 	name := func(category int) messagestore.Category {
 		return messagestore.Category("mixed" + strconv.Itoa(category))
 	}
@@ -93,7 +91,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		}
 	}
 	client := func() *pgx.Conn {
-		return must.Do(pgx.Connect(context.WithoutCancel(t.Context()), pgtest.As(t, database, "message_store")))(t)
+		return testkit.Do(pgx.Connect(context.WithoutCancel(t.Context()), pgtest.As(t, database, "message_store")))(t)
 	}
 
 	// Each transaction writes in one category, to one stream or two.
@@ -256,7 +254,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		})
 		s := &seen{}
 		readers["consumer "+string(category)], expected["consumer "+string(category)] = s, string(category)
-		consume := must.New(consumer.New(store, category, "reader", handle(func(m *messagestore.Message) { s.add(m.ID.String()) }), nil))
+		consume := testkit.Must(consumer.New(store, category, "reader", handle(func(m *messagestore.Message) { s.add(m.ID.String()) }), nil))
 		reading.Go(func() {
 			for last := false; ; {
 				select {
@@ -275,9 +273,9 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		})
 	}
 
-	await.Receive(t, "the end of all writers", over(&working))
+	testkit.Receive(t, "the end of all writers", over(&working))
 	close(ended)
-	await.Receive(t, "the end of all readers", over(&reading))
+	testkit.Receive(t, "the end of all readers", over(&reading))
 
 	select {
 	case err := <-failed:
@@ -332,7 +330,7 @@ func inTransactions(t *testing.T, pool *pgxpool.Pool, each int, r *rand.Rand, st
 	for n := range each {
 		var ids []string
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			result, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), messagestore.StreamName(stream(r)), messagestore.AnyVersion, noted{N: n})
+			result, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).Write(t.Context(), messagestore.StreamName(stream(r)), messagestore.AnyVersion, noted{N: n})
 			if err != nil {
 				return err
 			}
@@ -402,10 +400,10 @@ func TestEachKindReadsWhatTheOtherWrote(t *testing.T) {
 	t.Parallel()
 	database := dibs(t)
 	s := open(t, database, "message_store", "")
-	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, database), nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Connect(t, database), nil)), nil))
 	require.Empty(t, s.do(t, step{sql: `select write_message($1, 'a-1', 'Noted', '{"writer": 1, "n": 2}', '{"correlationStreamName": "c-1", "other": [1]}')`, args: []any{id(1)}}, modes[1], "").Error)
 	require.Empty(t, s.do(t, step{sql: `select write_message($1, 'a-1', 'Noted', null)`, args: []any{id(2)}}, modes[1], "").Error)
-	native := must.Do(store.Write(t.Context(), "a-1", 1, noted{Writer: 3, N: 4}))(t)
+	native := testkit.Do(store.Write(t.Context(), "a-1", 1, noted{Writer: 3, N: 4}))(t)
 
 	var got []string
 	for m, err := range store.ReadStream(t.Context(), "a-1", 0) {
@@ -415,7 +413,7 @@ func TestEachKindReadsWhatTheOtherWrote(t *testing.T) {
 	require.Equal(t, []string{"0 " + id(1) + ` {"n": 2, "writer": 1} c-1`, "1 " + id(2) + "  ", "2 " + idsOf(native)[0] + ` {"writer":3,"n":4} `}, got)
 	require.Equal(t, []string{`2 | {"writer":3,"n":4} | ∅`}, s.do(t, step{sql: "select position, data, metadata from get_stream_messages('a-1', 2)"}, modes[0], "").Rows, "as it was written")
 	require.Equal(t, []string{`{"n": 4, "writer": 3}`}, s.do(t, step{sql: "select data from messages where position = 2"}, modes[0], "").Rows, "as jsonb has it")
-	require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), "a-1", 0, noted{})), messagestore.ErrVersionConflict)
+	require.ErrorIs(t, testkit.ErrorOf(store.Write(t.Context(), "a-1", 0, noted{})), messagestore.ErrVersionConflict)
 }
 
 // A message that was written and removed since is not there for a transaction that began

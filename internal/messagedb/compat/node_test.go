@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // The client that is run, and the PostgreSQL client that it is over.
@@ -48,7 +48,7 @@ func runInNode(t *testing.T, database string) []string {
 	if err != nil {
 		pgtest.Missing(t, fmt.Sprintf("no client of message-db, which npm did not install: %v", err))
 	}
-	config := must.Do(pgx.ParseConfig(database))(t)
+	config := testkit.Do(pgx.ParseConfig(database))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	node := osexec.CommandContext(ctx, "node", filepath.Join("testdata", "client.cjs"))

@@ -16,10 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -43,9 +42,9 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("Ann Ärger")
 	a.fill(t, stream, 3)
-	must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
+	testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 
-	deleted := must.Do(a.admin.Delete(t.Context(), stream, 2, erase))(t)
+	deleted := testkit.Do(a.admin.Delete(t.Context(), stream, 2, erase))(t)
 
 	require.Equal(t, retention.Deleted{Stream: stream, Messages: 2, Version: 3, Tombstone: digestStream(stream)}, deleted)
 	require.Zero(t, pgtest.Value[int](t, a.pool, "select count(*) from dibs.messages m where m::text like '%Ärger%'"), "not in its records either")
@@ -67,21 +66,21 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, m.IsTombstone())
 	}
-	require.ErrorIs(t, must.ErrorOf(a.LastOfType(t.Context(), stream, "Opened")), messagestore.ErrNotFound)
+	require.ErrorIs(t, testkit.ErrorOf(a.LastOfType(t.Context(), stream, "Opened")), messagestore.ErrNotFound)
 	for _, err := range a.ReadStream(t.Context(), stream, 4) {
 		require.NoError(t, err)
 		require.Fail(t, "there is nothing after the tombstone")
 	}
 
-	again := must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
+	again := testkit.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
 	require.True(t, again.Already)
-	again = must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
+	again = testkit.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
 	require.True(t, again.Already)
 }
 
 func last(t *testing.T, a *archive, stream messagestore.StreamName) []*messagestore.Message {
 	t.Helper()
-	m := must.Do(a.Last(t.Context(), stream))(t)
+	m := testkit.Do(a.Last(t.Context(), stream))(t)
 	return []*messagestore.Message{m}
 }
 
@@ -95,16 +94,16 @@ func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
 				a := newArchive(t)
 				stream := a.category.Stream("1")
 				a.fill(t, stream, 3)
-				must.Do(a.admin.Delete(t.Context(), stream, 2, options))(t)
+				testkit.Do(a.admin.Delete(t.Context(), stream, 2, options))(t)
 				bodies := make([]messagestore.Body, batch)
 				for i := range bodies {
 					bodies[i] = opened()
 				}
 
-				require.Equal(t, messagestore.Version(3), must.Do(a.Version(t.Context(), stream))(t))
+				require.Equal(t, messagestore.Version(3), testkit.Do(a.Version(t.Context(), stream))(t))
 				for _, wrong := range []messagestore.Version{messagestore.NoStream, 0, 2, 4, messagestore.StreamExists} {
 					_, err := a.Write(t.Context(), stream, wrong, bodies...)
-					conflict := must.As[*messagestore.VersionConflictError](t, err)
+					conflict := testkit.As[*messagestore.VersionConflictError](t, err)
 					require.Equal(t, messagestore.VersionConflictError{Stream: stream, Expected: wrong, Actual: 3}, *conflict)
 				}
 				expected := messagestore.Version(3)
@@ -120,7 +119,7 @@ func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
 					for i, m := range all {
 						require.Equal(t, all[0].Position+messagestore.Version(i), m.Position)
 					}
-					deleted := must.Do(a.admin.Delete(t.Context(), stream, written.Version, options))(t)
+					deleted := testkit.Do(a.admin.Delete(t.Context(), stream, written.Version, options))(t)
 					require.Equal(t, int64(batch), deleted.Messages)
 					require.Equal(t, written.Version+1, deleted.Version)
 					for i, body := range bodies { // the ids are free again
@@ -139,7 +138,7 @@ func TestAWriteThatIsRefusedDoesNotBringANameBack(t *testing.T) {
 	a := newArchive(t)
 	erased, other := a.category.Stream("erased"), a.category.Stream("other")
 	a.fill(t, erased, 1)
-	must.Do(a.admin.Delete(t.Context(), erased, messagestore.AnyVersion, erase))(t)
+	testkit.Do(a.admin.Delete(t.Context(), erased, messagestore.AnyVersion, erase))(t)
 	a.fill(t, other, 1)
 
 	_, err := a.WriteStreams(t.Context(),
@@ -148,12 +147,12 @@ func TestAWriteThatIsRefusedDoesNotBringANameBack(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	taken := opened()
 	write(t, a.Store, other, 0, taken)
-	require.ErrorIs(t, must.ErrorOf(a.Write(t.Context(), erased, 1, taken)), messagestore.ErrIDConflict)
+	require.ErrorIs(t, testkit.ErrorOf(a.Write(t.Context(), erased, 1, taken)), messagestore.ErrIDConflict)
 
 	rows := pgtest.Value[int](t, a.pool, "select count(*) from dibs.messages where stream_name = $1", string(erased))
 	require.Zero(t, rows)
 
-	must.Do(a.WriteStreams(t.Context(),
+	testkit.Do(a.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: erased, Expected: 1}, // only a check
 		messagestore.StreamWrite{Stream: other, Expected: 1, Bodies: []messagestore.Body{opened()}}))(t)
 	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1", string(erased)).Scan(&rows))
@@ -167,15 +166,15 @@ func TestDeletionAtAnotherVersionIsAConflict(t *testing.T) {
 	a.fill(t, stream, 3)
 
 	_, err := a.admin.Delete(t.Context(), stream, 1, nil)
-	conflict := must.As[*messagestore.VersionConflictError](t, err)
+	conflict := testkit.As[*messagestore.VersionConflictError](t, err)
 	require.Equal(t, messagestore.VersionConflictError{Stream: stream, Expected: 1, Actual: 2}, *conflict)
 	require.Len(t, a.read(t, stream), 3)
-	require.ErrorIs(t, must.ErrorOf(a.admin.Delete(t.Context(), a.category.Stream("none"), messagestore.AnyVersion, nil)), messagestore.ErrNotFound)
+	require.ErrorIs(t, testkit.ErrorOf(a.admin.Delete(t.Context(), a.category.Stream("none"), messagestore.AnyVersion, nil)), messagestore.ErrNotFound)
 
 	// It is a row: the transaction goes on.
 	tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-	require.ErrorIs(t, must.ErrorOf(must.New(admin.New(tx, nil)).Delete(t.Context(), stream, 1, nil)), messagestore.ErrVersionConflict)
-	must.Do(must.New(admin.New(tx, nil)).Delete(t.Context(), stream, 2, nil))(t)
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(admin.New(tx, nil)).Delete(t.Context(), stream, 1, nil)), messagestore.ErrVersionConflict)
+	testkit.Do(testkit.Must(admin.New(tx, nil)).Delete(t.Context(), stream, 2, nil))(t)
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Len(t, a.read(t, stream), 3, "a deletion in a transaction is the transaction's")
 }
@@ -186,12 +185,12 @@ func TestANameIsErasedLater(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
-	must.Do(a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{Reason: "first"}))(t)
+	testkit.Do(a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{Reason: "first"}))(t)
 
-	deleted := must.Do(a.admin.Delete(t.Context(), stream, 2, erase))(t)
+	deleted := testkit.Do(a.admin.Delete(t.Context(), stream, 2, erase))(t)
 
 	require.Equal(t, retention.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: digestStream(stream)}, deleted)
-	tombstone := must.Do(messagestore.Decode[removal.Tombstone](a.read(t, stream)[0]))(t)
+	tombstone := testkit.Do(messagestore.Decode[removal.Tombstone](a.read(t, stream)[0]))(t)
 	require.True(t, tombstone.NameErased)
 	require.Equal(t, "first", tombstone.Reason)
 }
@@ -212,7 +211,7 @@ func TestDeletionWorksInParts(t *testing.T) {
 				require.True(t, last(t, a, stream)[0].IsTombstone(), "it is decided")
 			}
 
-			deleted := must.Do(a.admin.Delete(t.Context(), stream, 20999, &meanwhile))(t)
+			deleted := testkit.Do(a.admin.Delete(t.Context(), stream, 20999, &meanwhile))(t)
 
 			require.Equal(t, 2, parts)
 			require.Equal(t, int64(21000), deleted.Messages)
@@ -231,7 +230,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 	a.fillMany(t, stream, 31000)
 	config := a.pool.Config()
 	config.MaxConns, config.ConnConfig.RuntimeParams["application_name"] = 1, "deleting"
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
 	const end = "select count(*) filter (where pg_terminate_backend(pid, 60000)) from pg_stat_activity where datname = current_database() and application_name = 'deleting'"
 	parts := 0
@@ -242,11 +241,11 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 			return
 		}
 		// The next part waits for this one, until its session is ended.
-		holder := must.Do(a.pool.Begin(t.Context()))(t)
-		must.Do(holder.Exec(t.Context(), "select dibs.lock_retention($1)", string(a.category)))(t)
+		holder := testkit.Do(a.pool.Begin(t.Context()))(t)
+		testkit.Do(holder.Exec(t.Context(), "select dibs.lock_retention($1)", string(a.category)))(t)
 		go func() {
 			defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing was changed
-			ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 			defer cancel()
 			var err error
 			for sessions := 0; sessions == 0 && err == nil; {
@@ -256,10 +255,10 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 		}()
 	}}
 
-	require.Equal(t, int64(31000), must.Do(must.New(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, options))(t).Messages)
+	require.Equal(t, int64(31000), testkit.Do(testkit.Must(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, options))(t).Messages)
 	require.Equal(t, 3, parts)
 	for range parts - 1 {
-		require.NoError(t, await.Receive(t, "the end of the session that waits", ended))
+		require.NoError(t, testkit.Receive(t, "the end of the session that waits", ended))
 	}
 	require.Len(t, a.read(t, stream), 1)
 }
@@ -304,7 +303,7 @@ func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		stream := a.category.Stream("1").With(fmt.Sprint(again))
 		write(t, a.Store, stream, messagestore.NoStream, messagestore.Envelope{Body: opened().Body, Metadata: messagestore.Metadata{Local: local}}, opened())
-		must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
+		testkit.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
 		want := messagestore.Properties{
 			"reservedDigest": "abc", "reservedKey": "secret", "reservedFor": "receipts", "reservedBy": "accounts", "reservedHandled": true,
 		}
@@ -313,7 +312,7 @@ func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 			a.fill(t, stream, 2)
 		}
 
-		must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
+		testkit.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
 
 		want["reservedKey"] = "(erased)"
 		require.Equal(t, messagestore.Metadata{Local: want}, a.read(t, stream)[0].Metadata)
@@ -330,20 +329,20 @@ func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
 			stream := a.category.Stream("1")
 			written := a.fill(t, stream, 2)
 			lost := &messagestore.OutcomeUnknownError{Cause: errCut, Writes: []messagestore.Append{{Stream: stream, Expected: 0, Records: []messagestore.Encoded{{ID: written[1].ID}}}}}
-			require.Len(t, must.Do(a.Resolve(t.Context(), lost))(t), 1)
+			require.Len(t, testkit.Do(a.Resolve(t.Context(), lost))(t), 1)
 
-			must.Do(a.admin.Delete(t.Context(), stream, 1, options))(t)
+			testkit.Do(a.admin.Delete(t.Context(), stream, 1, options))(t)
 			_, err := a.Resolve(t.Context(), lost)
 			require.ErrorIs(t, err, messagestore.ErrDeleted)
 			require.NotErrorIs(t, err, messagestore.ErrNotWritten)
 
 			// To write it again at the version that it had then is answered.
-			require.ErrorIs(t, must.ErrorOf(a.Write(t.Context(), stream, 0, written[1])), messagestore.ErrVersionConflict)
+			require.ErrorIs(t, testkit.ErrorOf(a.Write(t.Context(), stream, 0, written[1])), messagestore.ErrVersionConflict)
 
 			after := opened()
 			write(t, a.Store, stream, 2, after)
 			lost.Writes[0].Records[0].ID = after.ID
-			require.NoError(t, must.ErrorOf(a.Resolve(t.Context(), lost)), "what was written since is known")
+			require.NoError(t, testkit.ErrorOf(a.Resolve(t.Context(), lost)), "what was written since is known")
 		})
 	}
 }
@@ -354,7 +353,7 @@ func TestAStreamThatIsBeingDeletedDoesNotTellWhatWasWritten(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("1")
 	written := a.fill(t, stream, 5)
-	must.Do(a.pool.Exec(t.Context(), "select dibs.delete_stream($1, max_messages => 2)", string(stream)))(t)
+	testkit.Do(a.pool.Exec(t.Context(), "select dibs.delete_stream($1, max_messages => 2)", string(stream)))(t)
 	require.Equal(t, []int{2, 3, 4, 5}, a.positions(t, stream))
 
 	for range 2 {
@@ -378,7 +377,7 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 		a := newArchive(t)
 		stream := a.category.Stream("1")
 		a.fill(t, stream, 2)
-		deleted := must.Do(a.admin.Delete(t.Context(), stream, 1, erase))(t)
+		deleted := testkit.Do(a.admin.Delete(t.Context(), stream, 1, erase))(t)
 		if others > 0 {
 			a.fill(t, deleted.Tombstone, others) // another client
 		}
@@ -402,7 +401,7 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 
 		require.Equal(t, messagestore.Version(3), write(t, a.Store, stream, messagestore.AnyVersion, opened()).Version)
 		require.Equal(t, []int{2, 3}, a.positions(t, stream))
-		require.NoError(t, must.ErrorOf(a.admin.Delete(t.Context(), deleted.Tombstone, messagestore.AnyVersion, nil)), "now it stands for nothing")
+		require.NoError(t, testkit.ErrorOf(a.admin.Delete(t.Context(), deleted.Tombstone, messagestore.AnyVersion, nil)), "now it stands for nothing")
 	}
 }
 
@@ -437,13 +436,13 @@ func TestTheRecordsOfRemovalsGoWithTheName(t *testing.T) {
 	a := newArchive(t)
 	stream, records := a.category.Stream("1"), a.category.WithType("retention").Stream("1")
 	a.fill(t, stream, 5)
-	must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
+	testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 	_, err := a.admin.Delete(t.Context(), records, messagestore.AnyVersion, erase)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "it has the records of what was removed")
 	require.False(t, a.read(t, records)[0].IsTombstone())
 
-	must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
+	testkit.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
 
 	for _, m := range a.read(t, records) {
 		require.True(t, m.IsTombstone())
@@ -457,7 +456,7 @@ func TestTheRecordsOfAnErasedStreamGoInParts(t *testing.T) {
 	stream := a.category.Stream("Ann")
 	records := a.category.WithType("retention").Stream("Ann")
 	a.fill(t, stream, 8)
-	must.Do(a.pool.Exec(t.Context(), "select dibs.trim($1, 1, min_age => '0', max_messages => 1) from generate_series(1, 7)", string(stream)))(t)
+	testkit.Do(a.pool.Exec(t.Context(), "select dibs.trim($1, 1, min_age => '0', max_messages => 1) from generate_series(1, 7)", string(stream)))(t)
 	require.Len(t, a.read(t, records), 7)
 
 	calls, left := 0, 7
@@ -466,7 +465,7 @@ func TestTheRecordsOfAnErasedStreamGoInParts(t *testing.T) {
 		rows := pgtest.Value[int](t, a.pool, "select count(*) from dibs.messages where stream_name = $1 and type = 'dibs:Trimmed'", string(records))
 		require.LessOrEqual(t, left-rows, 3)
 		left = rows
-		found := must.Do(a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}}))(t)
+		found := testkit.Do(a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}}))(t)
 		require.Empty(t, found.Violations)
 	}
 	require.Equal(t, 3, calls)
@@ -486,7 +485,7 @@ func TestWritersAndADeletion(t *testing.T) {
 			t.Parallel()
 			a := newOwnArchive(t)
 			stream := a.category.Stream("1")
-			ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 			defer cancel()
 			type acknowledged struct {
 				id      uuid.UUID
@@ -541,7 +540,7 @@ func TestWritersAndADeletion(t *testing.T) {
 				versions[w.version] = true
 				require.Equal(t, w.version > lastTombstone, there[w.id], "position %d, tombstone %d", w.version, lastTombstone)
 			}
-			version := must.Do(a.Version(t.Context(), stream))(t)
+			version := testkit.Do(a.Version(t.Context(), stream))(t)
 			require.Equal(t, len(all)+int(deletions.Load()), int(version)+1, "every position is a message's or a tombstone's")
 		})
 	}
@@ -554,23 +553,23 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		adm := must.New(admin.New(pgtest.PoolAs(t, role), nil))
-		requireDenied(t, must.ErrorOf(adm.Trim(t.Context(), stream, anyAge)))
-		requireDenied(t, must.ErrorOf(adm.Delete(t.Context(), stream, 2, nil)))
-		requireDenied(t, must.ErrorOf(pgtest.PoolAs(t, role).Exec(t.Context(), "set dibs.retention = on; select dibs.remove_messages('a-1', 1)")))
+		adm := testkit.Must(admin.New(pgtest.PoolAs(t, role), nil))
+		requireDenied(t, testkit.ErrorOf(adm.Trim(t.Context(), stream, anyAge)))
+		requireDenied(t, testkit.ErrorOf(adm.Delete(t.Context(), stream, 2, nil)))
+		requireDenied(t, testkit.ErrorOf(pgtest.PoolAs(t, role).Exec(t.Context(), "set dibs.retention = on; select dibs.remove_messages('a-1', 1)")))
 	}
 	pool := pgtest.PoolAs(t, "dibs_admin")
 	user := pgtest.Value[string](t, pool, "select session_user")
-	adm := must.New(admin.New(pool, nil))
-	must.Do(adm.Trim(t.Context(), stream, anyAge))(t)
+	adm := testkit.Must(admin.New(pool, nil))
+	testkit.Do(adm.Trim(t.Context(), stream, anyAge))(t)
 	var data struct{ By string }
 	decodeInto(t, a.read(t, a.category.WithType("retention").Stream("1"))[0], &data)
 	require.Equal(t, user, data.By, "who logged in, and not who owns the function")
-	must.Do(adm.Delete(t.Context(), stream, 2, erase))(t)
+	testkit.Do(adm.Delete(t.Context(), stream, 2, erase))(t)
 	for _, err := range adm.TrimCategory(t.Context(), a.category, anyAge) {
 		require.NoError(t, err)
 	}
-	requireDenied(t, must.ErrorOf(pool.Exec(t.Context(), "set dibs.retention = on; delete from dibs.messages")))
+	requireDenied(t, testkit.ErrorOf(pool.Exec(t.Context(), "set dibs.retention = on; delete from dibs.messages")))
 }
 
 // A role with the right to delete from the table, granted by mistake, cannot delete by calling
@@ -584,10 +583,10 @@ func TestTheSettingOfRemovalsHelpsNobodyElse(t *testing.T) {
 		"create role " + role, "grant usage on schema " + schema + " to " + role,
 		"grant all on all tables in schema " + schema + " to " + role, "grant all on all functions in schema " + schema + " to " + role,
 	} {
-		must.Do(pool.Exec(t.Context(), statement))(t)
+		testkit.Do(pool.Exec(t.Context(), statement))(t)
 	}
 	t.Cleanup(func() {
-		must.Do(pool.Exec(context.WithoutCancel(t.Context()), "drop owned by "+role+"; drop role "+role))(t)
+		testkit.Do(pool.Exec(context.WithoutCancel(t.Context()), "drop owned by "+role+"; drop role "+role))(t)
 	})
 	for statement, allowed := range map[string]bool{
 		"delete from %s.messages where stream_name = 'a-1'": false,
@@ -595,8 +594,8 @@ func TestTheSettingOfRemovalsHelpsNobodyElse(t *testing.T) {
 		"select %s.trim('a-1', 1, min_age => '0')":          true, // that was granted
 	} {
 		tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-		must.Do(tx.Exec(t.Context(), "select from "+schema+".append(array['a-1'], array[-2::bigint], array[2], array[gen_random_uuid(), gen_random_uuid()], array['T', 'T'], array['{}'::json, '{}'], array[null::json, null])"))(t)
-		must.Do(tx.Exec(t.Context(), "set local role "+role+"; set local dibs.retention = on"))(t)
+		testkit.Do(tx.Exec(t.Context(), "select from "+schema+".append(array['a-1'], array[-2::bigint], array[2], array[gen_random_uuid(), gen_random_uuid()], array['T', 'T'], array['{}'::json, '{}'], array[null::json, null])"))(t)
+		testkit.Do(tx.Exec(t.Context(), "set local role "+role+"; set local dibs.retention = on"))(t)
 
 		_, err := tx.Exec(t.Context(), fmt.Sprintf(statement, schema))
 
@@ -627,7 +626,7 @@ func TestARemovalLeavesNoDoorOpen(t *testing.T) {
 		stream := a.category.Stream("1")
 		a.fill(t, stream, 3)
 		tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-		require.NoError(t, remove(must.New(admin.New(tx, nil)), stream))
+		require.NoError(t, remove(testkit.Must(admin.New(tx, nil)), stream))
 
 		_, err := tx.Exec(t.Context(), "delete from dibs.messages where stream_name = $1", string(stream))
 
@@ -640,16 +639,16 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
 	config := &postgres.Config{Schema: schema}
-	store, adm := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil)), must.New(admin.New(pool, config))
+	store, adm := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, config)), nil)), testkit.Must(admin.New(pool, config))
 	seen := map[string]bool{}
 	epoch := func() string {
 		t.Helper()
-		return must.Do(store.Epoch(t.Context()))(t)
+		return testkit.Do(store.Epoch(t.Context()))(t)
 	}
 	seen[epoch()] = true
 	raise := func() string {
 		t.Helper()
-		return must.Do(adm.RaiseEpoch(t.Context()))(t)
+		return testkit.Do(adm.RaiseEpoch(t.Context()))(t)
 	}
 	for range 3 {
 		raised := raise()
@@ -659,11 +658,11 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	}
 
 	// A backup has the number that was given out since, and not the id.
-	must.Do(pool.Exec(t.Context(), "update "+schema+".epochs set number = 1, id = gen_random_uuid()"))(t)
+	testkit.Do(pool.Exec(t.Context(), "update "+schema+".epochs set number = 1, id = gen_random_uuid()"))(t)
 	require.False(t, seen[raise()])
 
 	// Somebody has removed the row.
-	must.Do(pool.Exec(t.Context(), "delete from "+schema+".epochs"))(t)
+	testkit.Do(pool.Exec(t.Context(), "delete from "+schema+".epochs"))(t)
 	without := epoch()
 	require.NotEqual(t, without, raise())
 
@@ -673,7 +672,7 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	for i := range errs {
 		all.Go(func() { _, errs[i] = adm.RaiseEpoch(t.Context()) })
 	}
-	await.Receive(t, "the end of all calls", over(&all))
+	testkit.Receive(t, "the end of all calls", over(&all))
 	require.NoError(t, errors.Join(errs...))
 	require.Regexp(t, `/9\.[^/]+$`, epoch())
 }
@@ -697,7 +696,7 @@ func TestAnEpochIsRaisedOnceByOneID(t *testing.T) {
 func TestWhoMayNotRaiseTheEpochIsTold(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"dibs_reader", "dibs_writer"} {
-		_, err := must.New(admin.New(pgtest.PoolAs(t, role), nil)).RaiseEpoch(t.Context())
+		_, err := testkit.Must(admin.New(pgtest.PoolAs(t, role), nil)).RaiseEpoch(t.Context())
 		require.ErrorContains(t, err, "raise epoch: ")
 		require.ErrorContains(t, err, "permission denied for function raise_epoch")
 	}

@@ -11,10 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -35,13 +34,13 @@ func newPromises(t *testing.T, life time.Duration) *promises {
 
 func (a *archive) promises(t *testing.T, life time.Duration) *promises {
 	t.Helper()
-	m := must.Do(intent.New(a.Store, a.category, &intent.Config{KeyLife: life}))(t)
+	m := testkit.Do(intent.New(a.Store, a.category, &intent.Config{KeyLife: life}))(t)
 	return &promises{a, m}
 }
 
 func (p *promises) hold(t *testing.T, scope, key string) *intent.Lease {
 	t.Helper()
-	answer := must.Do(p.intents.Reserve(t.Context(), intent.Request{Scope: scope, Key: key, Content: key, TTL: 24 * time.Hour}))(t)
+	answer := testkit.Do(p.intents.Reserve(t.Context(), intent.Request{Scope: scope, Key: key, Content: key, TTL: 24 * time.Hour}))(t)
 	require.Equal(t, intent.Reserved, answer.Outcome)
 	return answer.Lease
 }
@@ -60,7 +59,7 @@ func (p *promises) done(t *testing.T, scope, key string, extensions int, ago tim
 
 func (p *promises) forget(t *testing.T, age time.Duration, options *retention.ForgetOptions) retention.Forgotten {
 	t.Helper()
-	return must.Do(p.admin.Forget(t.Context(), p.category, age, options))(t)
+	return testkit.Do(p.admin.Forget(t.Context(), p.category, age, options))(t)
 }
 
 func (p *promises) records(t *testing.T) []*messagestore.Message {
@@ -73,14 +72,14 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	p := newPromises(t, time.Minute)
 	first := p.done(t, "", "first", 0, 2*time.Hour)
 	trimmed := p.done(t, "acme", "trimmed", 3, 2*time.Hour)
-	must.Do(p.admin.Trim(t.Context(), trimmed.Stream(), &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}))(t)
+	testkit.Do(p.admin.Trim(t.Context(), trimmed.Stream(), &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}))(t)
 	kept := map[messagestore.StreamName]int{p.done(t, "", "young", 0, 0).Stream(): 2}
 	held := p.hold(t, "", "held")
 	released := p.hold(t, "", "released")
 	require.NoError(t, released.Release(t.Context(), ""))
 	kept[held.Stream()], kept[released.Stream()] = 1, 2
 	deleted := p.done(t, "", "deleted", 0, 2*time.Hour)
-	must.Do(p.admin.Delete(t.Context(), deleted.Stream(), messagestore.AnyVersion, nil))(t)
+	testkit.Do(p.admin.Delete(t.Context(), deleted.Stream(), messagestore.AnyVersion, nil))(t)
 	kept[deleted.Stream()] = 1
 	for stream := range kept {
 		p.age(t, stream, 1000, 2*time.Hour)
@@ -100,7 +99,7 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 		require.Len(t, p.read(t, stream), messages, stream)
 	}
 	for _, l := range []*intent.Lease{first, trimmed} {
-		require.Equal(t, messagestore.NoStream, must.Do(p.Version(t.Context(), l.Stream()))(t), "no tombstone")
+		require.Equal(t, messagestore.NoStream, testkit.Do(p.Version(t.Context(), l.Stream()))(t), "no tombstone")
 	}
 	names := pgtest.Value[int](t, p.pool, "select count(*) from dibs.messages where category like $1 || '%' and (stream_name || data::text) like '%trimmed%'",
 		string(p.category))
@@ -117,7 +116,7 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	again := p.hold(t, "", "first")
 	require.Equal(t, 1, again.Attempt())
 	require.Greater(t, again.Token(), first.Token())
-	found := must.Do(p.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{p.category, p.category.WithType("life"), p.category.WithType("forgotten")}}))(t)
+	found := testkit.Do(p.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{p.category, p.category.WithType("life"), p.category.WithType("forgotten")}}))(t)
 	require.Empty(t, found.Violations)
 }
 
@@ -130,21 +129,21 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	ever.done(t, "", "k", 0, 1000*time.Hour)
 	ever.hold(t, "", "last")
 
-	requireInvalid(t, must.ErrorOf(p.admin.Forget(t.Context(), p.category, 59*time.Minute, nil)), "age", "the keys live 1h0m0s, so it is at least that")
+	requireInvalid(t, testkit.ErrorOf(p.admin.Forget(t.Context(), p.category, 59*time.Minute, nil)), "age", "the keys live 1h0m0s, so it is at least that")
 	_, err := ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
 	requireInvalid(t, err, "category", "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 	for _, forged := range []string{`{"seconds":0}`, `{"seconds":-1}`, `{"seconds":"x"}`, `{}`, `{"seconds":1e3}`} {
-		must.Do(ever.Write(t.Context(), removal.KeyLifeStream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)}))(t)
-		requireInvalid(t, must.ErrorOf(ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)), "category", "no KeyLife was declared")
+		testkit.Do(ever.Write(t.Context(), removal.KeyLifeStream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)}))(t)
+		requireInvalid(t, testkit.ErrorOf(ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)), "category", "no KeyLife was declared")
 	}
 	other := newPromises(t, 0)
 	write(t, other.Store, removal.KeyLifeStream(other.category), messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{"seconds":60}`)})
-	requireInvalid(t, must.ErrorOf(other.admin.Forget(t.Context(), other.category, time.Hour, nil)), "category", "no KeyLife was declared")
+	requireInvalid(t, testkit.ErrorOf(other.admin.Forget(t.Context(), other.category, time.Hour, nil)), "category", "no KeyLife was declared")
 	late := newPromises(t, 0) // another manager's first intent came in before the life was written down
 	late.done(t, "", "k", 0, 1000*time.Hour)
 	late.hold(t, "", "last")
 	write(t, late.Store, removal.KeyLifeStream(late.category), messagestore.NoStream, removal.KeyLifeDeclared{Seconds: 60})
-	requireInvalid(t, must.ErrorOf(late.admin.Forget(t.Context(), late.category, 999*time.Hour, nil)), "category", "before its first key, so its keys stay for ever")
+	requireInvalid(t, testkit.ErrorOf(late.admin.Forget(t.Context(), late.category, 999*time.Hour, nil)), "category", "before its first key, so its keys stay for ever")
 	require.Len(t, late.read(t, late.category.Stream("k")), 2)
 	require.Len(t, p.read(t, p.category.Stream("k")), 2)
 	require.Len(t, ever.read(t, ever.category.Stream("k")), 2)
@@ -160,7 +159,7 @@ func requireInvalid(t *testing.T, err error, field, rule string) {
 
 func TestBadArgumentsOfForgetAreNotSent(t *testing.T) {
 	t.Parallel()
-	a := must.New(admin.New(unreachable{}, nil))
+	a := testkit.Must(admin.New(unreachable{}, nil))
 	for name, forget := range map[string]func() error{
 		"category": func() error { return second(a.Forget(t.Context(), "a-1", time.Hour, nil)) },
 		"empty":    func() error { return second(a.Forget(t.Context(), "", time.Hour, nil)) },
@@ -182,11 +181,11 @@ func TestTheLastMessageOfACategoryIsNotForgotten(t *testing.T) {
 	p := newPromises(t, time.Minute)
 	p.done(t, "", "a", 0, 2*time.Hour)
 	p.done(t, "", "b", 0, 2*time.Hour)
-	before := must.Do(p.End(t.Context(), p.category))(t)
+	before := testkit.Do(p.End(t.Context(), p.category))(t)
 
 	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, p.forget(t, time.Hour, nil))
 
-	require.Equal(t, before, must.Do(p.End(t.Context(), p.category))(t))
+	require.Equal(t, before, testkit.Do(p.End(t.Context(), p.category))(t))
 	require.Len(t, p.read(t, p.category.Stream("b")), 2)
 }
 
@@ -249,11 +248,11 @@ func TestKeysAreReservedWhileTheyAreForgotten(t *testing.T) {
 		tokens[key] = p.done(t, "", key, 0, 2*time.Hour).Token()
 	}
 	p.hold(t, "", "last")
-	done := await.Go(func() error { return must.ErrorOf(p.admin.Forget(t.Context(), p.category, time.Hour, nil)) })
+	done := testkit.Go(func() error { return testkit.ErrorOf(p.admin.Forget(t.Context(), p.category, time.Hour, nil)) })
 	for n := range keys {
 		key := fmt.Sprint(n)
-		await.That(t, "the key is free", func() (bool, any) {
-			answer := must.Do(p.intents.Reserve(t.Context(), intent.Request{Key: key, Content: key}))(t)
+		testkit.Await(t, "the key is free", func() (bool, any) {
+			answer := testkit.Do(p.intents.Reserve(t.Context(), intent.Request{Key: key, Content: key}))(t)
 			if answer.Outcome == intent.Done {
 				return false, answer.Outcome
 			}
@@ -262,7 +261,7 @@ func TestKeysAreReservedWhileTheyAreForgotten(t *testing.T) {
 			return true, nil
 		})
 	}
-	require.NoError(t, await.Receive(t, "the end of the removal", done))
+	require.NoError(t, testkit.Receive(t, "the end of the removal", done))
 }
 
 func TestOnlyAnAdminForgets(t *testing.T) {
@@ -271,10 +270,10 @@ func TestOnlyAnAdminForgets(t *testing.T) {
 	p.done(t, "", "a", 0, 2*time.Hour)
 	p.hold(t, "", "last")
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		_, err := must.New(admin.New(pgtest.PoolAs(t, role), &postgres.Config{})).Forget(t.Context(), p.category, time.Hour, nil)
+		_, err := testkit.Must(admin.New(pgtest.PoolAs(t, role), &postgres.Config{})).Forget(t.Context(), p.category, time.Hour, nil)
 		require.ErrorContains(t, err, "permission denied", role)
 	}
-	require.Equal(t, int64(1), must.Do(must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), p.category, time.Hour, nil))(t).Keys)
+	require.Equal(t, int64(1), testkit.Do(testkit.Must(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), p.category, time.Hour, nil))(t).Keys)
 }
 
 // inboxed returns an archive with an inbox as its category, and requests of some ages.
@@ -309,11 +308,11 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 	}
 	require.Equal(t, "inside_key_life", pgtest.Value[string](t, a.pool, "select outcome from dibs.forget($1, '23:59:59')", string(a.category)))
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		_, err := must.New(admin.New(pgtest.PoolAs(t, role), &postgres.Config{})).Forget(t.Context(), a.category, 48*time.Hour, nil)
+		_, err := testkit.Must(admin.New(pgtest.PoolAs(t, role), &postgres.Config{})).Forget(t.Context(), a.category, 48*time.Hour, nil)
 		require.ErrorContains(t, err, "permission denied", role)
 	}
 	require.Len(t, a.read(t, a.category.Stream("old")), 1)
-	require.Equal(t, int64(1), must.Do(must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), a.category, 48*time.Hour, nil))(t).Keys)
+	require.Equal(t, int64(1), testkit.Do(testkit.Must(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), a.category, 48*time.Hour, nil))(t).Keys)
 }
 
 // If the answer to a call was lost, its repetition returns the same answer.
@@ -354,23 +353,23 @@ func TestARequestThatIsUndoneMeanwhileStays(t *testing.T) {
 	a := newOwnArchive(t).inbox(t, map[string]time.Duration{"old": 48 * time.Hour, "older": 72 * time.Hour})
 	write(t, a.Store, a.category.Stream("last"), messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
 	tx := begin(t, a.pool.Config().ConnString(), pgx.ReadCommitted)
-	must.Do(tx.Exec(t.Context(), `select * from dibs.append(array[$1], '{0}', '{1}', array[gen_random_uuid()], '{Undone}', '{"{}"}', '{null}')`, string(a.category.Stream("old"))))(t)
+	testkit.Do(tx.Exec(t.Context(), `select * from dibs.append(array[$1], '{0}', '{1}', array[gen_random_uuid()], '{Undone}', '{"{}"}', '{null}')`, string(a.category.Stream("old"))))(t)
 	forget := "select requests from (select streams as requests from dibs.forget('" + string(a.category) + "', '1 day')) f"
-	done := await.Go(func() int64 {
+	done := testkit.Go(func() int64 {
 		var requests int64
 		if err := a.pool.QueryRow(t.Context(), forget).Scan(&requests); err != nil {
 			t.Error(err)
 		}
 		return requests
 	})
-	await.Equal(t, "the removal waits for the category", "advisory", func() (event string) {
+	testkit.AwaitEqual(t, "the removal waits for the category", "advisory", func() (event string) {
 		require.NoError(t, a.pool.QueryRow(t.Context(), "select coalesce(max(wait_event), '') from pg_stat_activity where query = $1", forget).Scan(&event))
 		return event
 	})
 
 	require.NoError(t, tx.Commit(t.Context()))
 
-	require.Equal(t, int64(1), await.Receive(t, "the end of the removal", done))
+	require.Equal(t, int64(1), testkit.Receive(t, "the end of the removal", done))
 	require.Len(t, a.read(t, a.category.Stream("old")), 2)
 	require.Empty(t, a.read(t, a.category.Stream("older")))
 }

@@ -12,14 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 func TestMain(m *testing.M) {
-	tier.FewerCases()
-	tier.ManyAtOnce()
+	testkit.FewerCases()
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
 
@@ -31,7 +30,7 @@ func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Co
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn := must.Do(pgx.Connect(t.Context(), url))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { require.NoError(t, conn.Close(contextOf(t))) })
 	return conn
 }
@@ -48,7 +47,7 @@ func over(group *sync.WaitGroup) <-chan struct{} {
 
 func begin(t *testing.T, url string, level pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
-	return must.Do(connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
+	return testkit.Do(connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
 }
 
 func opened() messagestore.Envelope {
@@ -57,14 +56,14 @@ func opened() messagestore.Envelope {
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	return must.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
+	return testkit.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
 }
 
 // requireRefused demands the code and the column by which a client in any language
 // can tell, and that the value is not shown.
 func requireRefused(t *testing.T, err error, column string) {
 	t.Helper()
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	require.Equal(t, "DB001", refused.Code, refused.Message)
 	require.Equal(t, column, refused.ColumnName)
 	require.NotContains(t, refused.Message+refused.Detail+refused.Hint, "canary")
@@ -72,6 +71,6 @@ func requireRefused(t *testing.T, err error, column string) {
 
 func requireDenied(t *testing.T, err error) {
 	t.Helper()
-	refused := must.As[*pgconn.PgError](t, err)
+	refused := testkit.As[*pgconn.PgError](t, err)
 	require.Equal(t, "42501", refused.Code)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -184,7 +184,7 @@ func (h *removing) check(t *testing.T, r *rapid.T, s *removedStream) {
 	}
 	rows, err := h.pool.Query(t.Context(), h.sql(`select "position", type from dibs.read_stream($1)`), string(s.name))
 	require.NoError(t, err)
-	read := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[row]))(t)
+	read := testkit.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[row]))(t)
 	if len(read) == 0 {
 		if s.version != -1 {
 			r.Fatalf("%s: nothing to read, and is at %d", s.name, s.version)

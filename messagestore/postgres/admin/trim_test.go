@@ -21,10 +21,8 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -58,7 +56,7 @@ func newOwnArchive(t *testing.T) *archive {
 
 func archiveOn(t *testing.T, pool *pgxpool.Pool) *archive {
 	t.Helper()
-	return &archive{must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), pool, must.New(admin.New(pool, nil)), storetest.Category(t)}
+	return &archive{testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), pool, testkit.Must(admin.New(pool, nil)), storetest.Category(t)}
 }
 
 func (a *archive) fill(t *testing.T, stream messagestore.StreamName, messages int) []messagestore.Envelope {
@@ -76,7 +74,7 @@ func (a *archive) fill(t *testing.T, stream messagestore.StreamName, messages in
 // fillMany writes n messages to an empty stream, faster than a client.
 func (a *archive) fillMany(t *testing.T, stream messagestore.StreamName, messages int) {
 	t.Helper()
-	must.Do(a.pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+	testkit.Do(a.pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
 		select $1, dibs.group_hash($2), $2, n, 'Opened', gen_random_uuid(), '{}' from generate_series(0, $3 - 1) n`, string(stream.Category()), string(stream), messages))(t)
 }
 
@@ -101,12 +99,12 @@ func (a *archive) positions(t *testing.T, stream messagestore.StreamName) (posit
 // age makes the messages of a stream up to a position older. No client can do this.
 func (a *archive) age(t *testing.T, stream messagestore.StreamName, upTo messagestore.Version, by time.Duration) {
 	t.Helper()
-	tx := must.Do(a.pool.Begin(t.Context()))(t)
+	tx := testkit.Do(a.pool.Begin(t.Context()))(t)
 	for _, statement := range []string{
 		"set local session_replication_role = replica", // without triggers
 		fmt.Sprintf("update dibs.messages set time = time - interval '%d s' where stream_name = '%s' and position <= %d", int(by.Seconds()), stream, upTo),
 	} {
-		must.Do(tx.Exec(t.Context(), statement))(t)
+		testkit.Do(tx.Exec(t.Context(), statement))(t)
 	}
 	require.NoError(t, tx.Commit(t.Context()))
 }
@@ -120,10 +118,10 @@ func TestATrimIsRecorded(t *testing.T) {
 	a.fill(t, stream, 5)
 	records := a.category.WithType("retention").Stream("1")
 
-	must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, DryRun: true}))(t)
+	testkit.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, DryRun: true}))(t)
 	require.Empty(t, a.read(t, records))
-	must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, Reason: "old"}))(t)
-	must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
+	testkit.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, Reason: "old"}))(t)
+	testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 
 	found := a.read(t, records)
 	require.Len(t, found, 2)
@@ -133,7 +131,7 @@ func TestATrimIsRecorded(t *testing.T) {
 	require.JSONEq(t, fmt.Sprintf(`{"stream":%q,"removed":1,"from":2,"upTo":2,"by":%q}`, stream, user), string(found[1].Data))
 
 	// The records are trimmed too, and that is not recorded.
-	must.Do(a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
+	testkit.Do(a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 	require.Equal(t, []int{1}, a.positions(t, records))
 	require.Empty(t, a.read(t, records.Category().WithType("retention").Stream("1")))
 }
@@ -144,17 +142,17 @@ func TestTheRecordOfATrimIsNeitherForgedNorTrimmedAway(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 5)
-	must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
+	testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 	records := a.category.WithType("retention").Stream("1")
 	forged := messagestore.Raw{Type: "dibs:Trimmed", Data: a.read(t, records)[0].Data}
 
-	require.ErrorIs(t, must.ErrorOf(a.Write(t.Context(), records, messagestore.AnyVersion, forged)), messagestore.ErrInvalid)
+	require.ErrorIs(t, testkit.ErrorOf(a.Write(t.Context(), records, messagestore.AnyVersion, forged)), messagestore.ErrInvalid)
 	_, err := a.pool.Exec(t.Context(), "select dibs.append(array[$1], array[-2::bigint], array[1], array[gen_random_uuid()], array['dibs:Trimmed'], array['{}'::json], array[null::json])", string(records))
 	requireRefused(t, err, "types")
 	a.fill(t, records, 3)
-	require.Zero(t, must.Do(a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t).Removed, "the last record stays")
+	require.Zero(t, testkit.Do(a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t).Removed, "the last record stays")
 
-	found := must.Do(a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}}))(t)
+	found := testkit.Do(a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}}))(t)
 	require.Empty(t, found.Violations)
 }
 
@@ -171,7 +169,7 @@ func TestTrimOfACategoryIsOfEachStream(t *testing.T) {
 		a.fill(t, stream, 5)
 	}
 	// As message-db's clients may have it: a stream without an identifier.
-	must.Do(a.pool.Exec(t.Context(), "insert into dibs.messages (category, group_hash, stream_name, position, type, id) select $1, dibs.group_hash($1), $1, n, 'T', gen_random_uuid() from generate_series(0, 3) n", string(a.category)))(t)
+	testkit.Do(a.pool.Exec(t.Context(), "insert into dibs.messages (category, group_hash, stream_name, position, type, id) select $1, dibs.group_hash($1), $1, n, 'T', gen_random_uuid() from generate_series(0, 3) n", string(a.category)))(t)
 
 	var removed []int64
 	for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, anyAge) {
@@ -191,7 +189,7 @@ func TestWritersDoNotNoticeThatTheirStreamIsTrimmed(t *testing.T) {
 	t.Parallel()
 	const writers = 4
 	writes := 40
-	if tier.Long() {
+	if testkit.Long() {
 		writes = 100
 	}
 	a := newOwnArchive(t)
@@ -240,14 +238,14 @@ func TestWritersDoNotNoticeThatTheirStreamIsTrimmed(t *testing.T) {
 		}()
 	}
 	for range writers * writes {
-		require.NoError(t, await.Receive(t, "a message is written", written))
+		require.NoError(t, testkit.Receive(t, "a message is written", written))
 	}
 	close(done)
 	for range 2 {
-		require.NoError(t, await.Receive(t, "the end of a trimmer", trimmed))
+		require.NoError(t, testkit.Receive(t, "the end of a trimmer", trimmed))
 	}
 
-	last := must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
+	last := testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 	require.Equal(t, []int{writers*writes - 2, writers*writes - 1}, a.positions(t, stream))
 	require.Equal(t, int64(writers*writes-2), removed.Load()+last.Removed, "each was removed once")
 	var recorded int64
@@ -270,14 +268,14 @@ func TestTrimHoldsUpNoWriter(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 5)
 	tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-	must.Do(must.New(admin.New(tx, nil)).Trim(t.Context(), stream, anyAge))(t)
+	testkit.Do(testkit.Must(admin.New(tx, nil)).Trim(t.Context(), stream, anyAge))(t)
 
 	write(t, a.Store, stream, 4, opened())
 
 	require.NoError(t, tx.Commit(t.Context()))
 	holder := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-	write(t, must.New(messagestore.New(must.New(postgres.New(holder, nil)), nil)), stream, messagestore.AnyVersion, opened())
-	require.Equal(t, int64(1), must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t).Removed)
+	write(t, testkit.Must(messagestore.New(testkit.Must(postgres.New(holder, nil)), nil)), stream, messagestore.AnyVersion, opened())
+	require.Equal(t, int64(1), testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t).Removed)
 	require.NoError(t, holder.Commit(t.Context()))
 	require.Equal(t, []int{4, 5, 6}, a.positions(t, stream))
 }
@@ -294,15 +292,15 @@ func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, a *archive, stream messagestore.StreamName){
 		"trim": func(t *testing.T, a *archive, stream messagestore.StreamName) {
 			t.Helper()
-			must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
+			testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 		},
 		"delete": func(t *testing.T, a *archive, stream messagestore.StreamName) {
 			t.Helper()
-			must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
+			testkit.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
 		},
 		"erase": func(t *testing.T, a *archive, stream messagestore.StreamName) {
 			t.Helper()
-			must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true}))(t)
+			testkit.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true}))(t)
 		},
 	} {
 		for _, before := range []int{0, 2} {
@@ -319,13 +317,13 @@ func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
 						defer serializable.Unlock()
 					}
 					tx := begin(t, url, level)
-					must.Do(tx.Exec(t.Context(), "select from dibs.stream_version($1)", string(stream)))(t)
+					testkit.Do(tx.Exec(t.Context(), "select from dibs.stream_version($1)", string(stream)))(t)
 					a.fill(t, stream, 5)
 					remove(t, a, stream)
 
-					_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, messagestore.Version(before-1), opened())
+					_, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, messagestore.Version(before-1), opened())
 
-					refused := must.As[*pgconn.PgError](t, err)
+					refused := testkit.As[*pgconn.PgError](t, err)
 					require.Equal(t, "40001", refused.Code)
 					require.NoError(t, tx.Rollback(t.Context()))
 				}
@@ -340,7 +338,7 @@ func TestAMessageThatIsWrittenAgainWhileItIsTrimmedIsTheFirstOrNew(t *testing.T)
 	t.Parallel()
 	const batch = 500
 	rounds := 12
-	if tier.Long() {
+	if testkit.Long() {
 		rounds = 40
 	}
 	a := newOwnArchive(t)
@@ -351,13 +349,13 @@ func TestAMessageThatIsWrittenAgainWhileItIsTrimmedIsTheFirstOrNew(t *testing.T)
 			bodies = append(bodies, m)
 		}
 		a.fill(t, stream, 1)
-		trimmed := await.Go(func() error {
-			return must.ErrorOf(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))
+		trimmed := testkit.Go(func() error {
+			return testkit.ErrorOf(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))
 		})
 
-		written := must.Do(a.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
+		written := testkit.Do(a.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
 
-		require.NoError(t, await.Receive(t, "the end of the trim", trimmed))
+		require.NoError(t, testkit.Receive(t, "the end of the trim", trimmed))
 		require.Positive(t, written.GlobalPosition)
 		if written.Duplicate {
 			require.Equal(t, messagestore.Version(batch-1), written.Version)
@@ -370,7 +368,7 @@ func TestAMessageThatIsWrittenAgainWhileItIsTrimmedIsTheFirstOrNew(t *testing.T)
 
 func TestInvalidRemovalsAreRefused(t *testing.T) {
 	t.Parallel()
-	adm := must.New(admin.New(unreachable{}, nil))
+	adm := testkit.Must(admin.New(unreachable{}, nil))
 	keep := func(n int64) *retention.TrimOptions { return &retention.TrimOptions{Keep: n} }
 	for name, err := range map[string]error{
 		"no options":      second(adm.Trim(t.Context(), "account-1", nil)),
@@ -452,12 +450,12 @@ func TestDatabaseRefusesInvalidRemovals(t *testing.T) {
 		"category_streams('a-1')":                                 "category",
 		"category_streams('a', max_streams => 0)":                 "max_streams",
 	} {
-		requireRefused(t, must.ErrorOf(pool.Exec(t.Context(), "select * from dibs."+call)), column)
+		requireRefused(t, testkit.ErrorOf(pool.Exec(t.Context(), "select * from dibs."+call)), column)
 	}
 	for _, call := range []string{"trim('a-1', 1)", "delete_stream('a-1')", "forget('a', '1 h')"} {
 		tx := begin(t, pgtest.URL(t), pgx.RepeatableRead)
 		_, err := tx.Exec(t.Context(), "select * from dibs."+call)
-		refused := must.As[*pgconn.PgError](t, err)
+		refused := testkit.As[*pgconn.PgError](t, err)
 		require.Equal(t, "0A000", refused.Code)
 	}
 }
@@ -469,19 +467,19 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	url := pgtest.Migrated(t)
 	owner := pgtest.Connect(t, url)
 	writer := pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_writer")
-	store := must.New(messagestore.New(must.New(postgres.New(writer, nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(writer, nil)), nil))
 	category := storetest.Category(t)
-	must.Do(store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte(`{}`)}))(t)
+	testkit.Do(store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte(`{}`)}))(t)
 	positions := category.WithType("position")
-	must.Do(store.Write(t.Context(), positions.Stream("accounts"), messagestore.NoStream, messagestore.Raw{Type: "Started", Data: []byte(`{"start":0}`)}))(t)
+	testkit.Do(store.Write(t.Context(), positions.Stream("accounts"), messagestore.NoStream, messagestore.Raw{Type: "Started", Data: []byte(`{"start":0}`)}))(t)
 	stream := positions.Stream("accounts").With("0")
 	for range 3 {
 		bodies := make([]messagestore.Body, 150)
 		for i := range bodies {
 			bodies[i] = messagestore.Raw{Type: "Recorded", Data: []byte(`{"position":1}`)}
 		}
-		must.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
-		must.Do(store.TrimCheckpoints(t.Context(), stream, 100))(t)
+		testkit.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
+		testkit.Do(store.TrimCheckpoints(t.Context(), stream, 100))(t)
 	}
 	var first, records, upTo int64
 	require.NoError(t, owner.QueryRow(t.Context(), "select min(position) from dibs.messages where stream_name = $1", string(stream)).Scan(&first))
@@ -491,7 +489,7 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	require.Equal(t, int64(1), records)
 	require.Equal(t, int64(349), upTo)
 
-	require.Empty(t, must.Do(must.New(admin.New(owner, nil)).Verify(t.Context(), nil))(t).Violations)
+	require.Empty(t, testkit.Do(testkit.Must(admin.New(owner, nil)).Verify(t.Context(), nil))(t).Violations)
 
 	for name, refused := range map[string]string{
 		string(category.Stream("1")):                  "DB001",
@@ -504,13 +502,13 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 		string(category) + ":position-accounts+0+0":   "DB001",
 		string(category) + ":position-accounts+0+key": "DB001",
 	} {
-		require.ErrorContains(t, must.ErrorOf(writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, 100)", name)), refused, "%q", name)
+		require.ErrorContains(t, testkit.ErrorOf(writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, 100)", name)), refused, "%q", name)
 	}
 	for _, keep := range []string{"99", "0", "-1", "null"} {
-		require.ErrorContains(t, must.ErrorOf(writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, "+keep+")", string(stream))), "invalid keep")
+		require.ErrorContains(t, testkit.ErrorOf(writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, "+keep+")", string(stream))), "invalid keep")
 	}
-	require.ErrorContains(t, must.ErrorOf(writer.Exec(t.Context(), "select from dibs.trim($1, 1)", string(stream))), "42501")
-	reader := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_reader"), nil)), nil))
+	require.ErrorContains(t, testkit.ErrorOf(writer.Exec(t.Context(), "select from dibs.trim($1, 1)", string(stream))), "42501")
+	reader := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_reader"), nil)), nil))
 	_, err := reader.TrimCheckpoints(t.Context(), stream, 100)
 	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
 	require.ErrorContains(t, err, "grant dibs_writer")
@@ -519,13 +517,13 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 // Streams that hold no checkpoints are refused before anything is sent.
 func TestTrimCheckpointsOfAnotherStreamIsRefused(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Pool(t), nil)), nil))
 	for _, stream := range []messagestore.StreamName{"account-1", "account:position-a", "account:position-a+x", "account:position-a-b+0", "account:position-a+0+0", "account:position-a+1234567890123456789"} {
 		_, err := store.TrimCheckpoints(t.Context(), stream, 100)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, stream)
 		require.ErrorContains(t, err, "it is not one of a consumer's checkpoints, as account:position-accounts+0")
 	}
-	require.ErrorContains(t, must.ErrorOf(store.TrimCheckpoints(t.Context(), "account:position-a+0", 99)), "invalid keep 99: it is at least 100")
+	require.ErrorContains(t, testkit.ErrorOf(store.TrimCheckpoints(t.Context(), "account:position-a+0", 99)), "invalid keep 99: it is at least 100")
 }
 
 // park has a consumer park messages of one category, and returns its queue of them.
@@ -538,9 +536,9 @@ func (a *archive) park(t *testing.T, name string, messages ...*messagestore.Mess
 		}
 		return nil
 	})
-	parked := must.New(operate.Consumer(a.Store, category, name).Parked())
+	parked := testkit.Must(operate.Consumer(a.Store, category, name).Parked())
 	for _, m := range messages {
-		require.Equal(t, queue.Dead, must.Do(parked.Item(t.Context(), m.GlobalPosition))(t).State)
+		require.Equal(t, queue.Dead, testkit.Do(parked.Item(t.Context(), m.GlobalPosition))(t).State)
 	}
 	return parked
 }
@@ -548,7 +546,7 @@ func (a *archive) park(t *testing.T, name string, messages ...*messagestore.Mess
 // redrive has a consumer deliver one parked message again.
 func (a *archive) redrive(t *testing.T, name string, m *messagestore.Message, failure error) {
 	t.Helper()
-	must.Do(must.New(operate.Consumer(a.Store, m.Stream.Category(), name).Parked()).Retry(t.Context(), "", m.GlobalPosition))(t)
+	testkit.Do(testkit.Must(operate.Consumer(a.Store, m.Stream.Category(), name).Parked()).Retry(t.Context(), "", m.GlobalPosition))(t)
 	var delivered []uuid.UUID
 	a.catchUp(t, m.Stream.Category(), name, func(m *messagestore.Message) error {
 		delivered = append(delivered, m.ID)
@@ -559,7 +557,7 @@ func (a *archive) redrive(t *testing.T, name string, m *messagestore.Message, fa
 
 func (a *archive) catchUp(t *testing.T, category messagestore.Category, name string, handle func(m *messagestore.Message) error) {
 	t.Helper()
-	c := must.New(consumer.New(a.Store, category, name, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error { return handle(m) }), &consumer.Config{
+	c := testkit.Must(consumer.New(a.Store, category, name, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error { return handle(m) }), &consumer.Config{
 		Logger: logger.Silent(), Start: consumer.FromStart(),
 		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 	}))
@@ -583,8 +581,8 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 			dry.DryRun = true
 			trim := func(want retention.Trimmed) {
 				t.Helper()
-				require.Equal(t, want, must.Do(a.admin.Trim(t.Context(), stream, &dry))(t), "dry run")
-				require.Equal(t, want, must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t))
+				require.Equal(t, want, testkit.Do(a.admin.Trim(t.Context(), stream, &dry))(t), "dry run")
+				require.Equal(t, want, testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t))
 			}
 
 			trim(retention.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 5, Queue: low.Name()})
@@ -594,7 +592,7 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 			a.redrive(t, "one", messages[2], nil)
 			trim(retention.Trimmed{Stream: stream, Removed: 1, First: 3, Version: 5, Queue: high.Name()})
 			a.redrive(t, "other", messages[3], errors.New("no"))
-			must.Do(high.Drop(t.Context(), "void", messages[3].GlobalPosition))(t)
+			testkit.Do(high.Drop(t.Context(), "void", messages[3].GlobalPosition))(t)
 			trim(retention.Trimmed{Stream: stream, Removed: 1, First: 4, Version: 5})
 			require.Equal(t, []int{4, 5}, a.positions(t, stream))
 		})
@@ -614,7 +612,7 @@ func TestATrimEndsAtTheLowestParkedMessage(t *testing.T) {
 		"one":   a.park(t, "one", messages[4], messages[5]).Name(),
 	}
 	for at := 2; at <= 5; at++ {
-		trimmed := must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
+		trimmed := testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 		require.Equal(t, messagestore.Version(at), trimmed.First)
 		require.Equal(t, queues[consumers[at]], trimmed.Queue)
 		a.redrive(t, consumers[at], messages[at], nil)
@@ -652,7 +650,7 @@ func TestATrimLooksAtParkedMessagesOfItsStreamOnly(t *testing.T) {
 	a.fill(t, a.category.Stream("2"), 2)
 	messages := a.read(t, stream)
 	a.park(t, "one", a.read(t, a.category.Stream("2"))[0], messages[5]) // the second stays for keep
-	trimmed := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 5, MinAge: retention.AnyAge}))(t)
+	trimmed := testkit.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 5, MinAge: retention.AnyAge}))(t)
 	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, trimmed)
 
 	parked := a.park(t, "two", messages[3])

@@ -17,10 +17,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -45,7 +43,7 @@ func newVerified(t *testing.T) *verified {
 
 func newVerifiedOn(pool *pgxpool.Pool, schema string) *verified {
 	config := &postgres.Config{Schema: schema}
-	return &verified{pool, schema, must.New(messagestore.New(must.New(postgres.New(pool, config)), nil)), must.New(admin.New(pool, config))}
+	return &verified{pool, schema, testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, config)), nil)), testkit.Must(admin.New(pool, config))}
 }
 
 // damage changes tables as a superuser: no trigger fires.
@@ -64,7 +62,7 @@ func (v *verified) damage(t *testing.T, statements ...string) {
 
 func (v *verified) verify(t *testing.T) *retention.Verification {
 	t.Helper()
-	return must.Do(v.admin.Verify(t.Context(), nil))(t)
+	return testkit.Do(v.admin.Verify(t.Context(), nil))(t)
 }
 
 // A body is any message.
@@ -80,12 +78,12 @@ type fields map[string]any
 
 func (v *verified) write(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) {
 	t.Helper()
-	must.Do(v.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
+	testkit.Do(v.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
 }
 
 func (v *verified) reserve(t *testing.T, source *messagestore.Message, name string) {
 	t.Helper()
-	require.Equal(t, reservation.Reserved, must.Do(must.New(reservation.New(v.store, name, nil)).Reserve(t.Context(), source, "AAA"))(t).Outcome)
+	require.Equal(t, reservation.Reserved, testkit.Do(testkit.Must(reservation.New(v.store, name, nil)).Reserve(t.Context(), source, "AAA"))(t).Outcome)
 }
 
 // healthy writes something of every kind.
@@ -95,10 +93,10 @@ func (v *verified) healthy(t *testing.T) {
 	v.write(t, "account-1", event, event, event)
 	v.write(t, "account-2", event)
 	v.write(t, "account:command-1", body{"Open", fields{"key": "AAA"}}, body{"Open", fields{"key": "AAA"}})
-	first := must.Do(v.store.Last(t.Context(), "account:command-1"))(t)
+	first := testkit.Do(v.store.Last(t.Context(), "account:command-1"))(t)
 	v.reserve(t, first, "accounts")
 	v.reserve(t, first, "billing")
-	page := must.Do(v.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1}))(t)
+	page := testkit.Do(v.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1}))(t)
 	v.write(t, "account:position-accounts", body{"Started", fields{"start": 0}}, body{"Started", fields{"start": 2, "after": page.Last.ID, "reset": true}})
 	v.write(t, "account:position-accounts+0", body{"Recorded", fields{"position": 1}}, body{"Recorded", fields{"position": 3, "after": uuid.New()}}) // and given up
 	v.write(t, "account:position-accounts+1", body{"Recorded", fields{"position": 5}})
@@ -113,10 +111,10 @@ func TestVerifyFindsTheSameWhereBackslashesEscape(t *testing.T) {
 	v.healthy(t)
 	config := v.pool.Config()
 	config.ConnConfig.RuntimeParams["standard_conforming_strings"] = "off"
-	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
+	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
 
-	found := must.Do(must.New(admin.New(pool, &postgres.Config{Schema: v.schema})).Verify(t.Context(), nil))(t)
+	found := testkit.Do(testkit.Must(admin.New(pool, &postgres.Config{Schema: v.schema})).Verify(t.Context(), nil))(t)
 
 	require.Equal(t, v.verify(t), found)
 }
@@ -339,7 +337,7 @@ func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
 		t.Run(index, func(t *testing.T) {
 			t.Parallel()
 			v := newVerified(t)
-			must.Do(v.pool.Exec(t.Context(), "create extension amcheck"))(t)
+			testkit.Do(v.pool.Exec(t.Context(), "create extension amcheck"))(t)
 			v.healthy(t)
 			set := "update pg_index set indisready = %t, indisvalid = %t where indexrelid = 'dibs." + index + "'::regclass"
 			v.damage(t, fmt.Sprintf(set, false, false))
@@ -349,7 +347,7 @@ func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
 			found := v.verify(t)
 
 			require.Contains(t, texts(found), want)
-			found = must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{Amcheck: true}))(t)
+			found = testkit.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{Amcheck: true}))(t)
 			require.Contains(t, strings.Join(texts(found), "\n"), "indexes: expected an index "+index+" as amcheck wants it, found heap tuple")
 		})
 	}
@@ -367,20 +365,20 @@ func texts(found *retention.Verification) []string {
 func TestVerifyKnowsWhatWasRemovedOnRecord(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	v := &verified{pool, "dibs", must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil))}
+	v := &verified{pool, "dibs", testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), testkit.Must(admin.New(pool, nil))}
 	event := body{"Opened", fields{}}
 	for n := range 6 {
 		v.write(t, messagestore.Category("account").Stream(fmt.Sprint(n)), event, event, event, event, event)
 	}
 	for _, keep := range []int64{4, 2} {
-		must.Do(v.admin.Trim(t.Context(), "account-0", &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge}))(t)
+		testkit.Do(v.admin.Trim(t.Context(), "account-0", &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge}))(t)
 	}
 	for stream, erase := range map[messagestore.StreamName]bool{"account-1": false, "account-2": true, "account-3": true, "account-4": true} {
-		must.Do(v.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase}))(t)
+		testkit.Do(v.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase}))(t)
 	}
 	v.write(t, "account-1", event)
 	v.write(t, "account-3", event)
-	must.Do(pool.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::varchar, 'account-4', 'Opened', '{}')"))(t)
+	testkit.Do(pool.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::varchar, 'account-4', 'Opened', '{}')"))(t)
 
 	found := v.verify(t)
 	require.Empty(t, found.Violations)
@@ -418,12 +416,12 @@ func TestVerifyListsNoMoreViolationsThanAsked(t *testing.T) {
 	v.write(t, "account-3", body{"Opened", fields{}}, body{"Opened", fields{}})
 	v.damage(t, "delete from dibs.messages where stream_name = 'account-3' and position = 0")
 
-	found := must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1, Categories: []messagestore.Category{"account"}}))(t)
+	found := testkit.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1, Categories: []messagestore.Category{"account"}}))(t)
 
 	require.Len(t, found.Violations, 1)
 	require.True(t, found.More)
 	require.Equal(t, int64(1), found.Checked.Categories)
-	all := must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account"}}))(t)
+	all := testkit.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account"}}))(t)
 	require.Len(t, all.Violations, 2)
 	require.False(t, all.More)
 }
@@ -432,9 +430,9 @@ func TestVerifyIsForMembersOfDibsAdmin(t *testing.T) {
 	t.Parallel()
 	_, schema := pgtest.SchemaInShared(t) // what all tests write takes long to verify
 	config := &postgres.Config{Schema: schema}
-	must.Do(must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), config)).Verify(t.Context(), nil))(t)
+	testkit.Do(testkit.Must(admin.New(pgtest.PoolAs(t, "dibs_admin"), config)).Verify(t.Context(), nil))(t)
 	for _, role := range []string{"dibs_reader", "dibs_writer"} {
-		requireDenied(t, must.ErrorOf(must.New(admin.New(pgtest.PoolAs(t, role), config)).Verify(t.Context(), nil)))
+		requireDenied(t, testkit.ErrorOf(testkit.Must(admin.New(pgtest.PoolAs(t, role), config)).Verify(t.Context(), nil)))
 	}
 }
 
@@ -449,7 +447,7 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	}
 	var told []progress
 
-	found := must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{OnProgress: func(category messagestore.Category, done, total int64) {
+	found := testkit.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{OnProgress: func(category messagestore.Category, done, total int64) {
 		told = append(told, progress{category, done, total})
 		v.write(t, "account-1", body{"Opened", fields{}})
 		v.write(t, messagestore.Category("new").Stream(fmt.Sprint(len(told))), body{"Opened", fields{}})
@@ -478,23 +476,23 @@ func TestVerifyReadsThroughAPoolerAndFromAStandby(t *testing.T) {
 
 func requireNoViolation(t *testing.T, db postgres.DB) {
 	t.Helper()
-	require.Empty(t, must.Do(must.New(admin.New(db, nil)).Verify(t.Context(), nil))(t).Violations)
+	require.Empty(t, testkit.Do(testkit.Must(admin.New(db, nil)).Verify(t.Context(), nil))(t).Violations)
 }
 
 func TestVerifyRefusesWhatItCannotWorkWith(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	tx := must.Do(pool.Begin(t.Context()))(t)
+	tx := testkit.Do(pool.Begin(t.Context()))(t)
 	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was done in it
 
-	require.ErrorIs(t, must.ErrorOf(must.New(admin.New(tx, nil)).Verify(t.Context(), nil)), messagestore.ErrInvalid)
-	require.ErrorIs(t, must.ErrorOf(must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 100_001})), messagestore.ErrInvalid)
-	_, err := must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(admin.New(tx, nil)).Verify(t.Context(), nil)), messagestore.ErrInvalid)
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 100_001})), messagestore.ErrInvalid)
+	_, err := testkit.Must(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
+	_, err = testkit.Must(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
 	require.ErrorIs(t, err, messagestore.ErrNotFound, "a category without a message was not looked at")
-	require.ErrorIs(t, must.ErrorOf(must.New(admin.New(pgtest.Connect(t, pgtest.Database(t)), nil)).Verify(t.Context(), nil)), postgres.ErrNotMigrated)
-	requireDenied(t, must.ErrorOf(must.New(admin.New(pgtest.PoolAs(t, "dibs_reader"), nil)).Verify(t.Context(), nil)))
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(admin.New(pgtest.Connect(t, pgtest.Database(t)), nil)).Verify(t.Context(), nil)), postgres.ErrNotMigrated)
+	requireDenied(t, testkit.ErrorOf(testkit.Must(admin.New(pgtest.PoolAs(t, "dibs_reader"), nil)).Verify(t.Context(), nil)))
 }
 
 // A writer that calls append_one or append_each itself can store JSON that jsonb cannot hold. Then
@@ -504,9 +502,9 @@ func TestVerifyNamesDataThatJsonbCannotHold(t *testing.T) {
 	v := newVerified(t)
 	v.write(t, "fit-1", body{"T", fields{"a": "\u00e9", "b": strings.Repeat("x", 2000), "c": 1e300}})
 	for i, data := range []string{`{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":1e200000}`, `{"a":"` + strings.Repeat("x", 2000) + `","b":1` + strings.Repeat("0", 140_000) + `}`} {
-		must.Do(v.pool.Exec(t.Context(), "select "+v.schema+".append_one($1, -1, gen_random_uuid(), 'T', $2::text::json, null)", fmt.Sprintf("unfit-%d", i), data))(t)
+		testkit.Do(v.pool.Exec(t.Context(), "select "+v.schema+".append_one($1, -1, gen_random_uuid(), 'T', $2::text::json, null)", fmt.Sprintf("unfit-%d", i), data))(t)
 	}
-	must.Do(v.pool.Exec(t.Context(), "select "+v.schema+`.append_one('unfit-5', -1, gen_random_uuid(), 'T', '{}', '{"properties":{"a":1e200000}}')`))(t)
+	testkit.Do(v.pool.Exec(t.Context(), "select "+v.schema+`.append_one('unfit-5', -1, gen_random_uuid(), 'T', '{}', '{"properties":{"a":1e200000}}')`))(t)
 
 	var found []string
 	for _, violation := range v.verify(t).Violations {
@@ -528,7 +526,7 @@ func TestVerifyListsTheLatestViolationsFirst(t *testing.T) {
 		v.write(t, messagestore.StreamName(fmt.Sprintf("gap-%d", i)), body{"T", fields{}}, body{"T", fields{}}, body{"T", fields{}})
 	}
 	v.damage(t, "delete from dibs.messages where position = 1", "delete from dibs.messages where stream_name in ('gap-0', 'gap-7') and position = 0")
-	found := must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1}))(t)
+	found := testkit.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1}))(t)
 	require.True(t, found.More)
 	var streams []messagestore.StreamName
 	for _, violation := range found.Violations {
@@ -541,12 +539,12 @@ func TestVerifyListsTheLatestViolationsFirst(t *testing.T) {
 func TestVerifyFindsWhatWasStagedAndNotAppended(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	v := &verified{pool, "dibs", must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil))}
-	must.Do(pool.Exec(t.Context(), "set session_replication_role = replica; "+
+	v := &verified{pool, "dibs", testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil)), testkit.Must(admin.New(pool, nil))}
+	testkit.Do(pool.Exec(t.Context(), "set session_replication_role = replica; "+
 		"insert into dibs.staged (xact, stream, expected, id, type, data) "+
 		"values ('1', 'mail-a', -2, 'ffffffff-0000-4000-8000-000000000001', 'Send', '{}'); reset session_replication_role"))(t)
 
-	found := must.Do(v.admin.Verify(t.Context(), nil))(t)
+	found := testkit.Do(v.admin.Verify(t.Context(), nil))(t)
 
 	require.Len(t, found.Violations, 1)
 	require.Contains(t, found.Violations[0].String(), "message ffffffff-0000-4000-8000-000000000001: appended by its transaction, found staged")
@@ -557,14 +555,14 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 	t.Parallel()
 	const streams = 20
 	rounds, messages := 3, int64(300)
-	if tier.Long() {
+	if testkit.Long() {
 		rounds, messages = 12, 1000
 	}
 	url := pgtest.Migrated(t)
 	pgtest.WaitForLocks(t, url, "dibs")
 	pool := pgtest.Connect(t, url)
-	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
-	adm := must.New(admin.New(pool, nil))
+	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
+	adm := testkit.Must(admin.New(pool, nil))
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -614,7 +612,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		}
 		return err
 	})
-	reserver := must.New(reservation.New(store, "accounts", nil))
+	reserver := testkit.Must(reservation.New(store, "accounts", nil))
 	repeat("reserve", func(ctx context.Context, n int) error {
 		stream := messagestore.Category("account:command").Stream(fmt.Sprint(n % streams))
 		if _, err := store.Write(ctx, stream, messagestore.AnyVersion, event); err != nil {
@@ -633,7 +631,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		}
 		return nil
 	})
-	watcher := must.New(consumer.New(store, "account", "watcher", handled, &consumer.Config{
+	watcher := testkit.Must(consumer.New(store, "account", "watcher", handled, &consumer.Config{
 		CheckpointMessages: 5, Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 	}))
 	load.Go(func() {
@@ -644,23 +642,23 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 
 	var found *retention.Verification
 	for range rounds {
-		found = must.Do(adm.Verify(t.Context(), nil))(t)
+		found = testkit.Do(adm.Verify(t.Context(), nil))(t)
 		require.Empty(t, found.Violations)
 	}
-	await.That(t, "the load has made something of every kind, or failed", func() (bool, any) {
-		found = must.Do(adm.Verify(t.Context(), nil))(t)
+	testkit.Await(t, "the load has made something of every kind, or failed", func() (bool, any) {
+		found = testkit.Do(adm.Verify(t.Context(), nil))(t)
 		require.Empty(t, found.Violations)
 		c := found.Checked
 		return c.Messages > messages && c.Consumers > 0 && c.Positions > 0 && c.Reservations > 0 && c.Queues > 0 && c.Erased > 0 || len(failures) > 0, c
 	})
 	stop()
-	await.Receive(t, "the end of the load", over(&load))
+	testkit.Receive(t, "the end of the load", over(&load))
 	close(failures)
 	for err := range failures {
 		require.NoError(t, err)
 	}
 
-	found = must.Do(adm.Verify(t.Context(), nil))(t)
+	found = testkit.Do(adm.Verify(t.Context(), nil))(t)
 	require.Empty(t, found.Violations)
 	t.Logf("looked at %+v", found.Checked)
 }
@@ -668,7 +666,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 func rollBack(ctx context.Context, pool *pgxpool.Pool, stream messagestore.StreamName, event messagestore.Body) error {
 	errRollBack := errors.New("rolled back")
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if _, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(ctx, stream, messagestore.AnyVersion, event); err != nil {
+		if _, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil)).Write(ctx, stream, messagestore.AnyVersion, event); err != nil {
 			return err
 		}
 		return errRollBack

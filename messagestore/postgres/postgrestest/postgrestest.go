@@ -32,8 +32,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -83,7 +83,7 @@ func Pool(t testing.TB, config *Config) *pgxpool.Pool {
 	if err != nil {
 		t.Fatalf("postgrestest: %v", err)
 	}
-	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	testkit.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return pool
 }
 

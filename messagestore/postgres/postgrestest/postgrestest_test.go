@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres/postgrestest"
 )
@@ -33,12 +33,12 @@ func TestEachTestHasADatabaseOfItsOwnWhichIsDropped(t *testing.T) {
 			store := postgrestest.New(t, nil)
 
 			// Both write the first message of one stream, and see no other.
-			must.Do(store.Write(t.Context(), "account-123", messagestore.NoStream, opened{"Ann"}))(t)
+			testkit.Do(store.Write(t.Context(), "account-123", messagestore.NoStream, opened{"Ann"}))(t)
 			require.Zero(t, pgtest.Value[int](t, pool, "select count(*) from dibs.messages"), "a database of its own")
 		})
 	}
 
-	conn := must.Do(pgx.Connect(t.Context(), server))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), server))(t)
 	defer conn.Close(t.Context())
 	require.False(t, pgtest.Value[bool](t, conn, "select exists (select from pg_database where datname = $1)", database), "%s was dropped", database)
 }
@@ -46,7 +46,7 @@ func TestEachTestHasADatabaseOfItsOwnWhichIsDropped(t *testing.T) {
 // withOptions returns the URL of the server with options for its sessions.
 func withOptions(t *testing.T, options string) string {
 	t.Helper()
-	server := must.Do(url.Parse(pgtest.URL(t)))(t)
+	server := testkit.Do(url.Parse(pgtest.URL(t)))(t)
 	server.RawQuery += "&options=" + strings.ReplaceAll(url.QueryEscape(options), "+", "%20")
 	return server.String()
 }
@@ -64,13 +64,13 @@ func TestAServerThatMayForgetIsTaken(t *testing.T) {
 // A URL keeps the options that it has, in both of its forms, for clients of libpq too.
 func TestTheURLKeepsItsOptions(t *testing.T) {
 	t.Parallel()
-	server := must.Do(pgx.ParseConfig(pgtest.URL(t)))(t)
+	server := testkit.Do(pgx.ParseConfig(pgtest.URL(t)))(t)
 	inWords := fmt.Sprintf(`host=%s port=%d user=%s password='%s' dbname=%s options='-c dibs_test.name=it\\\'s\\ here+'`,
 		server.Host, server.Port, server.User, server.Password, server.Database)
 	for _, of := range []string{withOptions(t, `-c dibs_test.name=it\'s\ here+`), inWords} {
 		database := postgrestest.URL(t, &postgrestest.Config{URL: of})
 
-		conn := must.Do(pgx.Connect(t.Context(), database))(t)
+		conn := testkit.Do(pgx.Connect(t.Context(), database))(t)
 		var name, override string
 		require.NoError(t, conn.QueryRow(t.Context(), "select current_setting('dibs_test.name'), current_setting('dibs.allow_unsafe_settings')").Scan(&name, &override))
 		require.NoError(t, conn.Close(t.Context()))
@@ -83,11 +83,11 @@ func TestTheURLKeepsItsOptions(t *testing.T) {
 func TestARoleThatIsNoSuperuserGetsADatabase(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t)
-	conn := must.Do(pgx.Connect(t.Context(), server))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), server))(t)
 	defer conn.Close(t.Context())
 	for _, role := range []struct{ name, may string }{{"plain", "createdb"}, {"first", "createdb createrole"}, {"second", "createdb createrole"}, {"plain_too", "createdb"}} {
-		must.Do(conn.Exec(t.Context(), "create role "+role.name+" login "+role.may))(t)
-		as := must.Do(url.Parse(server))(t)
+		testkit.Do(conn.Exec(t.Context(), "create role "+role.name+" login "+role.may))(t)
+		as := testkit.Do(url.Parse(server))(t)
 		as.User = url.User(role.name)
 
 		for range 2 {
@@ -102,16 +102,16 @@ func TestARoleThatIsNoSuperuserGetsADatabase(t *testing.T) {
 func TestARoleThatMayNotCreateDatabasesIsToldSo(t *testing.T) {
 	t.Parallel()
 	server := pgtest.URL(t)
-	conn := must.Do(pgx.Connect(t.Context(), server))(t)
+	conn := testkit.Do(pgx.Connect(t.Context(), server))(t)
 	defer conn.Close(t.Context())
 	const role = "dibs_test_without_createdb"
-	must.Do(conn.Exec(t.Context(), "create role "+role+" login password 'secret'"))(t)
+	testkit.Do(conn.Exec(t.Context(), "create role "+role+" login password 'secret'"))(t)
 	t.Cleanup(func() {
-		conn := must.Do(pgx.Connect(context.WithoutCancel(t.Context()), server))(t)
+		conn := testkit.Do(pgx.Connect(context.WithoutCancel(t.Context()), server))(t)
 		defer conn.Close(context.WithoutCancel(t.Context()))
-		must.Do(conn.Exec(context.WithoutCancel(t.Context()), "drop role "+role))(t)
+		testkit.Do(conn.Exec(context.WithoutCancel(t.Context()), "drop role "+role))(t)
 	})
-	as := must.Do(url.Parse(server))(t)
+	as := testkit.Do(url.Parse(server))(t)
 	as.User = url.UserPassword(role, "secret")
 	r := &recorder{TB: t}
 
@@ -125,8 +125,8 @@ func TestTheURLIsThatOfTheConfigFirst(t *testing.T) {
 	server := pgtest.URL(t)
 	t.Setenv(postgrestest.Variable, "postgres://nobody@localhost:1/none")
 
-	require.NotEqual(t, "/none", must.Do(url.Parse(postgrestest.URL(t, &postgrestest.Config{URL: server})))(t).Path)
-	must.Do(postgrestest.New(t, &postgrestest.Config{URL: server}).Write(t.Context(), "account-123", messagestore.NoStream, opened{}))(t)
+	require.NotEqual(t, "/none", testkit.Do(url.Parse(postgrestest.URL(t, &postgrestest.Config{URL: server})))(t).Path)
+	testkit.Do(postgrestest.New(t, &postgrestest.Config{URL: server}).Write(t.Context(), "account-123", messagestore.NoStream, opened{}))(t)
 }
 
 // recorder is a testing.TB that remembers why it was skipped or failed.

@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -26,13 +26,13 @@ func (held) MessageType() string { return "Held" }
 func TestEachConsumerHasItsOwnLag(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := must.New(messagestore.New(memory.New(), nil))
+		store := testkit.Must(messagestore.New(memory.New(), nil))
 		write := func() {
 			_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
 			require.NoError(t, err)
 		}
 		newConsumer := func(name string) *consumer.Consumer {
-			return must.New(consumer.New(store, seats, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+			return testkit.Must(consumer.New(store, seats, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 		}
 		early, late, never := newConsumer("early"), newConsumer("late"), newConsumer("never")
 		write()
@@ -61,7 +61,7 @@ func TestEachConsumerHasItsOwnLag(t *testing.T) {
 func TestACategoryIsAskedForOnce(t *testing.T) {
 	t.Parallel()
 	driver := &counting{Driver: memory.New(), reads: map[messagestore.Category]int{}}
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	for category, messages := range map[messagestore.Category]int{seats: 2, "row": 5} {
 		for range messages {
 			_, err := store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, held{})
@@ -69,7 +69,7 @@ func TestACategoryIsAskedForOnce(t *testing.T) {
 		}
 	}
 	newConsumer := func(category messagestore.Category, name string) *consumer.Consumer {
-		return must.New(consumer.New(store, category, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+		return testkit.Must(consumer.New(store, category, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	}
 	join := func(c *consumer.Consumer) *consumer.Consumer {
 		require.NoError(t, c.CatchUp(t.Context()))
@@ -101,7 +101,7 @@ func TestACategoryIsAskedForOnce(t *testing.T) {
 	require.LessOrEqual(t, driver.total(), 2*once, "each category once")
 
 	for _, failing := range []*counting{{Driver: driver.Driver, noTime: true}, {Driver: driver.Driver, noReads: true}} {
-		_, err := LagOf(t.Context(), must.New(messagestore.New(failing, nil)), all)
+		_, err := LagOf(t.Context(), testkit.Must(messagestore.New(failing, nil)), all)
 		require.ErrorIs(t, err, errAway)
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -38,7 +38,7 @@ func TestTheStoreIsAskedOnceInAnInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{Driver: memory.New()}
-		r := must.New(NewQueueReader(must.New(messagestore.New(d, nil))))
+		r := testkit.Must(NewQueueReader(testkit.Must(messagestore.New(d, nil))))
 		var readers sync.WaitGroup
 		for range 5 {
 			readers.Go(func() {
@@ -66,7 +66,7 @@ func TestAnErrorLeavesNoNumbersAndIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{Driver: memory.New()}
-		r := must.New(NewQueueReader(must.New(messagestore.New(d, nil))))
+		r := testkit.Must(NewQueueReader(testkit.Must(messagestore.New(d, nil))))
 		_, err := r.Read(t.Context())
 		require.NoError(t, err)
 		time.Sleep(Interval)
@@ -90,7 +90,7 @@ func TestAReadIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &driver{Driver: memory.New(), silent: true}
-		r := must.New(NewQueueReader(must.New(messagestore.New(d, nil))))
+		r := testkit.Must(NewQueueReader(testkit.Must(messagestore.New(d, nil))))
 		start := time.Now()
 		_, err := r.Read(context.Background())
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -141,6 +141,6 @@ func TestMistakesAreTold(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = NewQueueReader(&messagestore.Store{})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = NewQueueReader(must.New(messagestore.New(plain{memory.New()}, nil)))
+	_, err = NewQueueReader(testkit.Must(messagestore.New(plain{memory.New()}, nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue/cron"
 )
@@ -38,7 +37,7 @@ func TestAScheduleThatNoProcessRunsIsLate(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		yesterday := func(context.Context) (time.Time, error) { return time.Now().Add(-24 * time.Hour), nil }
-		c := must.New(cron.New(store, "reports", &cron.Config{Now: yesterday}))
+		c := testkit.Must(cron.New(store, "reports", &cron.Config{Now: yesterday}))
 		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "hourly", Spec: "0 * * * *", Body: messagestore.Raw{Type: "Report", Data: []byte(`{}`)}}))
 
 		require.Regexp(t, `(?m)  Report  late$`, dibs.ok(t, "cron", "ls"))
@@ -55,16 +54,16 @@ func TestSkippedTicksAreListedAndShown(t *testing.T) {
 		require.Contains(t, wrong.stderr, "it is given with Skip alone")
 		set := dibs.ok(t, "cron", "set", "reports", "hourly", "0 * * * *", "Report", "--overlap", "skip", "--queue", "slow", "--catch-up", "all")
 		require.Regexp(t, `(?m)^overlap +skip, while an item of queue slow is not finished$`, set)
-		later := must.New(cron.New(store, "reports", &cron.Config{Now: func(context.Context) (time.Time, error) { return time.Now().Add(5 * time.Hour), nil }}))
+		later := testkit.Must(cron.New(store, "reports", &cron.Config{Now: func(context.Context) (time.Time, error) { return time.Now().Add(5 * time.Hour), nil }}))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- later.Run(ctx) }()
-		await.That(t, "four are skipped", func() (bool, any) {
+		testkit.Await(t, "four are skipped", func() (bool, any) {
 			all, err := later.Status(t.Context())
 			return err == nil && all[0].Skips == 4, all
 		})
 		cancel()
-		require.NoError(t, await.Receive(t, "Run returns", done))
+		require.NoError(t, testkit.Receive(t, "Run returns", done))
 
 		require.Regexp(t, `(?m)  Report  4 skipped$`, dibs.ok(t, "cron", "ls"))
 		shown := dibs.ok(t, "cron", "show", "reports", "hourly")
@@ -85,7 +84,7 @@ func (s *shell) background(t *testing.T, args ...string) (stop func() result) {
 	stop = func() result {
 		if ctx.Err() == nil {
 			cancel()
-			r = await.Receive(t, "dibs ends", done)
+			r = testkit.Receive(t, "dibs ends", done)
 		}
 		return r
 	}
@@ -104,7 +103,7 @@ func TestSchedulesAreRunBySeveralProcesses(t *testing.T) {
 		// It is set while they run: the first finds its category, the third was told.
 		dibs.ok(t, "cron", "set", "mail", "digest", "@every 1s", "Digest")
 		for _, stream := range []messagestore.StreamName{"reports-often", "mail-digest"} {
-			await.That(t, "three ticks of "+string(stream), func() (bool, any) {
+			testkit.Await(t, "three ticks of "+string(stream), func() (bool, any) {
 				version, err := store.Version(t.Context(), stream)
 				return version >= 2, fmt.Sprint(version, err)
 			})
@@ -140,7 +139,7 @@ func TestACategoryWithAFirstScheduleIsFoundByARunningProcess(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		stop := dibs.background(t, "cron", "run")
 		dibs.ok(t, "cron", "set", "reports", "often", "@every 1s", "Report")
-		await.That(t, "a tick", func() (bool, any) {
+		testkit.Await(t, "a tick", func() (bool, any) {
 			version, err := store.Version(t.Context(), "reports-often")
 			return version >= 0, fmt.Sprint(version, err)
 		})
@@ -153,7 +152,7 @@ func TestSchedulesOfAStoreThatMayNotBeWrittenEndTheProcess(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		dibs.ok(t, "cron", "set", "reports", "often", "@every 1s", "Report")
-		driver := must.New(store.Driver())
+		driver := testkit.Must(store.Driver())
 		readOnly := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
 			return messagestore.New(readOnlyDriver{driver}, nil)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func execute(t *testing.T, where string, statements ...string) {
@@ -106,7 +106,7 @@ func TestDoctorDoesNotWaitForTheTableOfMigrations(t *testing.T) {
 	defer holder.Close(contextOf(t))
 	_, err = holder.Exec(t.Context(), "begin; lock table dibs.migrations in access exclusive mode")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.WaitLimit)
 	defer cancel()
 
 	r := dibs.runContext(ctx, "doctor", "--quiet", "--long-lock", "1ns")

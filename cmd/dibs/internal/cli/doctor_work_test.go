@@ -11,8 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -44,7 +43,7 @@ func TestDoctorNamesConsumersThatStoppedAndMessagesThatFail(t *testing.T) {
 
 		fails := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no such bank") })
 		stops := &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}, Logger: logger.Silent()}
-		require.Error(t, must.New(consumer.New(store, "account", "stopped", fails, stops)).Run(t.Context()))
+		require.Error(t, testkit.Must(consumer.New(store, "account", "stopped", fails, stops)).Run(t.Context()))
 		catchUp(t, store, "account", "parks", errUnwanted)
 		dibs.ok(t, "consumers", "reset", "account", "idle", "--start", "--new", "--yes")
 		dibs.ok(t, "consumers", "pause", "account", "idle")
@@ -60,14 +59,14 @@ func TestDoctorNamesConsumersThatStoppedAndMessagesThatFail(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		takes := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
-		go func() { ended <- must.New(consumer.New(store, "account", "stopped", takes, stops)).Run(ctx) }()
-		await.That(t, "doctor says that it runs", func() (bool, any) {
+		go func() { ended <- testkit.Must(consumer.New(store, "account", "stopped", takes, stops)).Run(ctx) }()
+		testkit.Await(t, "doctor says that it runs", func() (bool, any) {
 			says = told(t, dibs, "consumers")
 			return strings.Contains(says, "consumer stopped of account is run by 1 process, and 0 messages are behind it; has parked 1 message\n"), says
 		})
 		require.NotContains(t, says, "fails at")
 		cancel()
-		require.NoError(t, await.Receive(t, "the end of the consumer", ended))
+		require.NoError(t, testkit.Receive(t, "the end of the consumer", ended))
 	})
 }
 
@@ -85,14 +84,14 @@ func TestDoctorNamesARelayWhoseSinkIsOut(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() {
-				ended <- must.New(outbox.New(store, "payments:outgoing", "tobank", deaf{}, &outbox.Config{Logger: logger.Silent()})).Run(ctx)
+				ended <- testkit.Must(outbox.New(store, "payments:outgoing", "tobank", deaf{}, &outbox.Config{Logger: logger.Silent()})).Run(ctx)
 			}()
-			await.That(t, "doctor says: "+until, func() (bool, any) {
+			testkit.Await(t, "doctor says: "+until, func() (bool, any) {
 				says = told(t, dibs, "queues")
 				return strings.Contains(says, until), says
 			})
 			cancel()
-			require.NoError(t, await.Receive(t, "the end of the relay", ended))
+			require.NoError(t, testkit.Receive(t, "the end of the relay", ended))
 			return says
 		}
 		dibs.ok(t, "write", "payments:outgoing-0", "Pay")

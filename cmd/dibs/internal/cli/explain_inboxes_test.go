@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -63,6 +63,6 @@ func TestStoryOfARequestInAnInbox(t *testing.T) {
 		}
 		return nil
 	})
-	require.NoError(t, must.New(consumer.New(store, account, "ledger", fails, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()))
+	require.NoError(t, testkit.Must(consumer.New(store, account, "ledger", fails, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()))
 	dibs.script(t, "explain-inbox", store, nil)
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -49,7 +48,7 @@ func (seatTaken) MessageType() string { return "SeatTaken" }
 // the test.
 func booking(t *testing.T, store *messagestore.Store) *saga.Saga[trip, string] {
 	t.Helper()
-	txs := must.New(messagestore.Transactional[*sql.Tx](store))
+	txs := testkit.Must(messagestore.Transactional[*sql.Tx](store))
 	calls := 0
 	flight := saga.NewStep("flight", func(context.Context, trip) (string, error) {
 		if calls++; calls == 1 {
@@ -79,13 +78,13 @@ func booking(t *testing.T, store *messagestore.Store) *saga.Saga[trip, string] {
 		}
 		return reference, nil
 	}
-	return must.New(saga.New(store, "booking", book, saga.Steps{flight, seat, paid}, &saga.Config{Deadline: time.Hour, Logger: logger.Silent()}))
+	return testkit.Must(saga.New(store, "booking", book, saga.Steps{flight, seat, paid}, &saga.Config{Deadline: time.Hour, Logger: logger.Silent()}))
 }
 
 // waits waits until a saga waits for something.
 func waits(t *testing.T, s *saga.Saga[trip, string], id, what string) {
 	t.Helper()
-	await.Equal(t, "what the saga waits for", what, func() string {
+	testkit.AwaitEqual(t, "what the saga waits for", what, func() string {
 		status, err := s.Status(t.Context(), id)
 		require.NoError(t, err)
 		return status.Waits
@@ -99,9 +98,9 @@ func TestTheStoryOfASagaGoesFromItsRequestToWhatItsStepsWrote(t *testing.T) {
 	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
 	require.NoError(t, err)
 	defer store.Close()
-	txs := must.New(messagestore.Transactional[*sql.Tx](store))
+	txs := testkit.Must(messagestore.Transactional[*sql.Tx](store))
 	s := booking(t, store)
-	_, err = must.New(inbox.New(txs, "trips", &inbox.Config{Logger: logger.Silent()})).Receive(t.Context(), inbox.Request{ID: "order 17", Source: "POST /trips"},
+	_, err = testkit.Must(inbox.New(txs, "trips", &inbox.Config{Logger: logger.Silent()})).Receive(t.Context(), inbox.Request{ID: "order 17", Source: "POST /trips"},
 		func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{s.Start("7", trip{"LIS"})}, nil
 		})
@@ -114,7 +113,7 @@ func TestTheStoryOfASagaGoesFromItsRequestToWhatItsStepsWrote(t *testing.T) {
 	require.NoError(t, err)
 	waits(t, s, "7", "a reply to paid")
 	waiting := ""
-	await.That(t, "the turn has ended", func() (bool, any) {
+	testkit.Await(t, "the turn has ended", func() (bool, any) {
 		waiting = dibs.ok(t, "explain", "booking:saga-7")
 		return strings.Contains(waiting, " later "), waiting
 	})
@@ -124,11 +123,11 @@ func TestTheStoryOfASagaGoesFromItsRequestToWhatItsStepsWrote(t *testing.T) {
 	require.NoError(t, err)
 	answers := handler.New()
 	handler.Register(answers, saga.Answer(s, "paid", func(_ context.Context, m handler.Message[charged]) (string, error) { return m.Body.Receipt, nil }))
-	require.NoError(t, must.New(consumer.New(store, "payment", "answers", answers, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()))
+	require.NoError(t, testkit.Must(consumer.New(store, "payment", "answers", answers, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()))
 	_, err = s.Wait(t.Context(), "7")
 	require.NoError(t, err)
 	stop()
-	require.NoError(t, await.Receive(t, "the end of the runner", ended))
+	require.NoError(t, testkit.Receive(t, "the end of the runner", ended))
 	in := []string{"--in", "payment:command", "--in", "payment", "--in", "seat"}
 
 	story := steady(dibs.ok(t, append([]string{"explain", "booking:saga-7"}, in...)...))
@@ -176,7 +175,7 @@ func TestTheStoryOfACommandGoesThroughTheSagaThatItStarted(t *testing.T) {
 	require.NoError(t, err)
 	defer store.Close()
 	s := booking(t, store)
-	once := must.New(reservation.New(store, "trips", nil))
+	once := testkit.Must(reservation.New(store, "trips", nil))
 	mux := handler.New()
 	handler.Register(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
 		start := s.Start(m.Body.DepositID, trip{"LIS"})
@@ -185,7 +184,7 @@ func TestTheStoryOfACommandGoesThroughTheSagaThatItStarted(t *testing.T) {
 	}))
 	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
 	require.NoError(t, err)
-	require.NoError(t, must.New(consumer.New(store, commands, "trips", mux, nil)).CatchUp(t.Context()))
+	require.NoError(t, testkit.Must(consumer.New(store, commands, "trips", mux, nil)).CatchUp(t.Context()))
 	saga7, err := store.Last(t.Context(), "booking:saga-AAA")
 	require.NoError(t, err)
 	_, err = store.Write(t.Context(), "mail-1", messagestore.NoStream, messagestore.Follow(saga7, notified{}))

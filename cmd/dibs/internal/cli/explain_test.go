@@ -14,8 +14,7 @@ import (
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -51,10 +50,10 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 	file := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	send(store)
 
-	once := must.New(reservation.New(store, "accounts", nil))
+	once := testkit.Must(reservation.New(store, "accounts", nil))
 	mux := handler.New()
 	handler.Register(mux, reservation.Copy(once, deposit.key, func(ctx context.Context, m handler.Message[deposit]) error {
 		if m.Body.Amount < 0 {
@@ -77,7 +76,7 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 		return err
 	}))
 	for _, category := range []messagestore.Category{commands, once.Category(commands)} {
-		c := must.New(consumer.New(store, category, "accounts", mux, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}))
+		c := testkit.Must(consumer.New(store, category, "accounts", mux, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}))
 		require.NoError(t, c.CatchUp(t.Context()))
 	}
 	require.NoError(t, store.Close())
@@ -109,7 +108,7 @@ func TestStoryOfAReservationWithAName(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-		_, err := must.New(reservation.New(store, "receipts", nil)).Reserve(t.Context(), source, "a+b")
+		_, err := testkit.Must(reservation.New(store, "receipts", nil)).Reserve(t.Context(), source, "a+b")
 		require.NoError(t, err)
 	})
 	dibs.script(t, "explain-named", nil, nil)
@@ -202,14 +201,14 @@ func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
 	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
 	require.NoError(t, err)
 	defer store.Close()
-	once := must.New(reservation.New(store, "rentals", nil))
+	once := testkit.Must(reservation.New(store, "rentals", nil))
 	mux := handler.New()
 	handler.Register(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
 		return []messagestore.StreamWrite{messagestore.To("ledger-7", messagestore.AnyVersion, messagestore.Follow(m.Message, deposited{m.Body.Amount}))}, nil
 	}))
 	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
 	require.NoError(t, err)
-	require.NoError(t, must.New(consumer.New(store, commands, "rentals", mux, nil)).CatchUp(t.Context()))
+	require.NoError(t, testkit.Must(consumer.New(store, commands, "rentals", mux, nil)).CatchUp(t.Context()))
 	effect, err := once.Outcome(t.Context(), commands.Stream("123"), "AAA")
 	require.NoError(t, err)
 	require.Len(t, effect.Events, 1)
@@ -222,7 +221,7 @@ func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
 	// The command is trimmed away, and its effect is there.
 	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"BBB", 20})
 	require.NoError(t, err)
-	require.NoError(t, must.New(consumer.New(store, commands, "rentals", mux, nil)).CatchUp(t.Context()))
+	require.NoError(t, testkit.Must(consumer.New(store, commands, "rentals", mux, nil)).CatchUp(t.Context()))
 	dibs.ok(t, "trim", "account:command-123", "--keep", "1", "--min-age", "0s", "--yes")
 
 	told = dibs.ok(t, "explain", "account:command+reservation+rentals-123+AAA")
@@ -242,7 +241,7 @@ func TestExplainTellsTheReasonForWhichAnOperatorHadACommandParked(t *testing.T) 
 			store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
 			require.NoError(t, err)
 			defer store.Close()
-			once := must.New(reservation.New(store, "accounts", nil))
+			once := testkit.Must(reservation.New(store, "accounts", nil))
 			delivered := make(chan struct{}, 1)
 			mux := handler.New()
 			handler.Register(mux, reservation.Inline(once, deposit.key, func(context.Context, handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
@@ -253,7 +252,7 @@ func TestExplainTellsTheReasonForWhichAnOperatorHadACommandParked(t *testing.T) 
 				return nil, errors.New("the bank is closed")
 			}))
 			accounts := func(retry time.Duration) *consumer.Consumer {
-				return must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{
+				return testkit.Must(consumer.New(store, commands, "accounts", mux, &consumer.Config{
 					Logger: logger.Silent(), RedriveInterval: 5 * time.Millisecond,
 					Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: retry, MaxBackoff: time.Millisecond}},
 				}))
@@ -267,11 +266,11 @@ func TestExplainTellsTheReasonForWhichAnOperatorHadACommandParked(t *testing.T) 
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- accounts(consumer.Forever).Run(ctx) }()
-				await.Receive(t, "the first delivery", delivered)
+				testkit.Receive(t, "the first delivery", delivered)
 				dibs.ok(t, park...)
-				await.True(t, "it is parked", func() bool { return strings.Contains(dibs.ok(t, "parked", "list"), " dead ") })
+				testkit.AwaitTrue(t, "it is parked", func() bool { return strings.Contains(dibs.ok(t, "parked", "list"), " dead ") })
 				stop()
-				require.NoError(t, await.Receive(t, "the end of the consumer", ended))
+				require.NoError(t, testkit.Receive(t, "the end of the consumer", ended))
 				reason += "; its last error: .*the bank is closed"
 			} else {
 				require.Error(t, accounts(consumer.NoRetry).CatchUp(t.Context()))
@@ -293,7 +292,7 @@ func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
 	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
 	require.NoError(t, err)
 	defer store.Close()
-	once := must.New(reservation.New(store, "accounts", nil))
+	once := testkit.Must(reservation.New(store, "accounts", nil))
 	fails := true
 	mux := handler.New()
 	handler.Register(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
@@ -303,7 +302,7 @@ func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
 		return []messagestore.StreamWrite{messagestore.To("account-123", messagestore.AnyVersion, messagestore.Follow(m.Message, deposited{m.Body.Amount}))}, nil
 	}))
 	catchUp := func(then consumer.FailureAction) error {
-		return must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{
+		return testkit.Must(consumer.New(store, commands, "accounts", mux, &consumer.Config{
 			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: then},
 		})).CatchUp(t.Context())
 	}

@@ -11,8 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -24,7 +23,7 @@ func TestFailingMessagesArePrinted(t *testing.T) {
 		dibs.ok(t, "write", "account-1", "Opened", `{"name":"canary"}`)
 		fails := errors.New("the bank \x1b[2J is closed, and " + strings.Repeat("it stays so, ", 20) + "for ever")
 		run := func() error {
-			return must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return fails }),
+			return testkit.Must(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return fails }),
 				&consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}, Logger: logger.Silent()})).Run(t.Context())
 		}
 		require.NotContains(t, dibs.ok(t, "consumers")+dibs.ok(t, "top", "--times", "1"), "fails at")
@@ -69,12 +68,12 @@ func TestFurtherFailingMessagesAreCounted(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ended := make(chan error, 1)
-		c := must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no mail") }),
+		c := testkit.Must(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no mail") }),
 			&consumer.Config{Concurrency: 16, Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}, Logger: logger.Silent()}))
 		go func() { ended <- c.Run(ctx) }()
 
 		listed := ""
-		await.That(t, "13 messages that fail", func() (bool, any) {
+		testkit.Await(t, "13 messages that fail", func() (bool, any) {
 			listed = dibs.ok(t, "consumers")
 			return strings.Contains(listed, "and 3 more messages that fail"), listed
 		})
@@ -84,6 +83,6 @@ func TestFurtherFailingMessagesAreCounted(t *testing.T) {
 		require.Equal(t, 1, strings.Count(top, "fails at"))
 		require.InDelta(t, 3, objects(t, dibs.ok(t, "consumers", "--json"))[0]["moreFailing"], 0)
 		cancel()
-		require.NoError(t, await.Receive(t, "the end of the consumer", ended))
+		require.NoError(t, testkit.Receive(t, "the end of the consumer", ended))
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -133,7 +133,7 @@ func TestOneForgedRecordDeniesNoAnswer(t *testing.T) {
 					for _, name := range []string{"-", "-\n", "-+", "-bad+", "-+x", "--", "-" + strings.Repeat("x", 900)} {
 						foreign(string(f.category)+name, of, content)
 					}
-					if tier.Long() {
+					if testkit.Long() {
 						whole(fmt.Sprintf("%s %s %.40s", f.category, of, content))
 					}
 				}

@@ -17,8 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -45,7 +44,7 @@ func FuzzALineIsAMessageOrRefused(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add([]byte(`{"stream":"account-1","type":"Opened","data":` + data + `}`))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -140,7 +139,7 @@ func FuzzArgumentsAreReadAsTheyArePrinted(f *testing.F) {
 	}
 	number := regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 	idForm := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name + "@1")
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -177,7 +176,7 @@ func FuzzTextIsRefusedIfItWouldChange(f *testing.F) {
 	for _, seed := range []string{`"a"`, `"\ud800"`, `"\ud83d\ude00"`, `"\ud83d\u0041"`, `"\ud83dx\ude00"`, `"\\ud800"`, `"\udc00"`, "\"\xff\"", `"\ufffd"`, "\"\ufffd\"", `"\u0000"`, `"\`, `"\u`, `"\ud83d\`, `{"a":"\ud800"}`, `{}`, ` [1] `, `null`, ``} {
 		f.Add([]byte(seed))
 	}
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add([]byte(data))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -208,7 +207,7 @@ func FuzzWhatIsPrintedCanBeSeen(f *testing.F) {
 	for _, seed := range []string{"plain", "\x1b[31mred", "a\nb", "\u202eabc", "\U000e0041", "\U0001f600", "\u2028", "\ufeff", "\xff", "\u009b31m", "\\u001b", "é", strings.Repeat("x", 200)} {
 		f.Add(seed)
 	}
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -240,7 +239,7 @@ func FuzzNoSecretIsPrinted(f *testing.F) {
 	f.Add("", "%41%zz", "?password=other")
 	f.Add("u", "a b\x00\u202e", "h")
 	f.Add("u:v", "::@@", "@h@i")
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add("user", name+"secret", "host/db")
 	}
 	f.Fuzz(func(t *testing.T, user, password, rest string) {
@@ -304,7 +303,7 @@ func FuzzACommandLineEndsWithACode(f *testing.F) {
 		f.Add(seed, "")
 		f.Add(seed+"\x00--json", `{"stream":"account-1","type":"Opened"}`+"\n{")
 	}
-	for _, name := range tier.SeedNames() {
+	for _, name := range testkit.SeedNames() {
 		f.Add("write\x00"+name+"\x00Opened", "")
 	}
 	f.Fuzz(func(t *testing.T, joined, stdin string) {
@@ -316,7 +315,7 @@ func FuzzACommandLineEndsWithACode(f *testing.F) {
 			}
 		}
 		open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
-			return must.New(messagestore.New(memory.New(), nil)), nil
+			return testkit.Must(messagestore.New(memory.New(), nil)), nil
 		}
 		var stdout, stderr bytes.Buffer
 		a := &app{stdin: strings.NewReader(stdin), stderr: &stderr, getenv: func(name string) string { return map[string]string{"DIBS_STORE": "memory:"}[name] }, open: open}
@@ -348,7 +347,7 @@ func FuzzAKeyIsFoundAmongValues(f *testing.F) {
 	f.Add(`{"a":1.10}`, "1.10")
 	f.Add(`[`, "")
 	f.Add(strings.Repeat("[", 10_001), "x")
-	for _, data := range tier.SeedJSON("a") {
+	for _, data := range testkit.SeedJSON("a") {
 		f.Add(data, "1")
 	}
 	f.Fuzz(func(t *testing.T, data, key string) {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -30,7 +30,7 @@ func TestAGroupListsWithoutAVerb(t *testing.T) {
 		sagas(t, store)
 		dibs.ok(t, "write", "other:saga+fast-1", "T") // a category that only looks like sagas'
 		hold(t, manager(t, store, nil), intent.Request{Key: "a", Session: "A", TTL: time.Hour})
-		_, err := must.New(queue.New(store, "mail", nil)).Receive(t.Context(), 1, nil)
+		_, err := testkit.Must(queue.New(store, "mail", nil)).Receive(t.Context(), 1, nil)
 		require.NoError(t, err)
 		dibs.ok(t, "cron", "set", "reports", "daily", "0 6 * * *", "Report")
 

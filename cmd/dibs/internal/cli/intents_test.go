@@ -14,9 +14,8 @@ import (
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/intentlog"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -72,7 +71,7 @@ func TestListPrintsTheHoldersOfIntents(t *testing.T) {
 // More than a store returns at once.
 func TestListHasNoBound(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
+	store := testkit.Must(messagestore.New(memory.New(), nil))
 	m := manager(t, store, nil)
 	const many = messagestore.MaxReadMessages + 1
 	var writes []messagestore.StreamWrite
@@ -120,13 +119,13 @@ func story(t *testing.T, store *messagestore.Store) {
 		_, err := m.Reserve(waits, w)
 		waited <- err
 	}()
-	await.Equal(t, "a line of one", 1, func() int {
+	testkit.AwaitEqual(t, "a line of one", 1, func() int {
 		i, err := m.Lookup(t.Context(), r.Scope, r.Key)
 		require.NoError(t, err)
 		return len(i.Line)
 	})
 	cancel()
-	require.ErrorIs(t, await.Receive(t, "the end of the wait", waited), context.Canceled)
+	require.ErrorIs(t, testkit.Receive(t, "the end of the wait", waited), context.Canceled)
 	require.NoError(t, second.Extend(t.Context()))
 	_, err := store.Write(t.Context(), "payment-acme", messagestore.AnyVersion, messagestore.Follow(second.Cause(), messagestore.Raw{Type: "Paid", Data: []byte(`{"amount":100}`)}))
 	require.NoError(t, err)
@@ -309,7 +308,7 @@ func TestExplainFindsIntentsBehindAForgedMessage(t *testing.T) {
 	t.Parallel()
 	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		dibs.ok(t, "write", "payment:lease-x", "Opened", `{}`)
-		m := must.New(intent.New(store, "payment:lease", nil))
+		m := testkit.Must(intent.New(store, "payment:lease", nil))
 		hold(t, m, intent.Request{Key: "k", Session: "A", TTL: time.Hour})
 
 		require.Contains(t, dibs.ok(t, "explain", "k", "--category", "payment:lease"), "session A")

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 func TestLinesAreWrittenInOrder(t *testing.T) {
@@ -160,14 +160,14 @@ func TestInterruptSaysHowManyWereWritten(t *testing.T) {
 	go func() { ended <- dibs.runContext(ctx, "write") }()
 	_, err := writing.Write([]byte(`{"stream":"account-1","type":"Opened"}` + "\n"))
 	require.NoError(t, err)
-	await.That(t, "the first message", func() (bool, any) {
+	testkit.Await(t, "the first message", func() (bool, any) {
 		r := (&shell{env: dibs.env}).run(t, "stream", "account-1")
 		return r.stdout != "", r
 	})
 
 	cancel()
 
-	r := await.Receive(t, "the end of the write", ended)
+	r := testkit.Receive(t, "the end of the write", ended)
 	require.Equal(t, 130, r.code)
 	require.Contains(t, r.stderr, "(1 written before it, and 0 that had been already)")
 	require.NoError(t, writing.Close())

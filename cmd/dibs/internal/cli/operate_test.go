@@ -16,12 +16,10 @@ import (
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/report"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -32,7 +30,7 @@ import (
 // has, as others do that run on each.
 func onAFile(t *testing.T, test func(t *testing.T, dibs *shell, store *messagestore.Store)) {
 	t.Helper()
-	if tier.Long() {
+	if testkit.Long() {
 		onEveryStore(t, test)
 		return
 	}
@@ -122,7 +120,7 @@ func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
-	store := must.New(messagestore.New(driver, nil))
+	store := testkit.Must(messagestore.New(driver, nil))
 	_, err = store.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
 	require.NoError(t, err)
 	catchUp(t, store, "account", "mail", errUnwanted)
@@ -174,7 +172,7 @@ func TestConsumersAreListedPausedAndResumed(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		dibs.script(t, "consumers", store, map[string]func(){"a paused consumer takes nothing": func() {
-			c := must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+			c := testkit.Must(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 			require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPaused)
 		}})
 	})
@@ -188,11 +186,11 @@ func TestReplicasOfAConsumerAreListed(t *testing.T) {
 		defer cancel()
 		ended := make(chan error, 2)
 		for range 2 {
-			c := must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), &consumer.Config{Logger: logger.Silent()}))
+			c := testkit.Must(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), &consumer.Config{Logger: logger.Silent()}))
 			go func() { ended <- c.Run(ctx) }()
 		}
 		var lines []string
-		await.That(t, "two replicas, one with all slots", func() (bool, any) {
+		testkit.Await(t, "two replicas, one with all slots", func() (bool, any) {
 			lines = strings.Split(strings.TrimSpace(dibs.ok(t, "consumers")), "\n")
 			return len(lines) == 4 && strings.Contains(lines[2]+lines[3], "32 of 32 slots"), lines
 		})
@@ -205,7 +203,7 @@ func TestReplicasOfAConsumerAreListed(t *testing.T) {
 		require.Len(t, replicas, 2)
 		cancel()
 		for range cap(ended) {
-			require.NoError(t, await.Receive(t, "the end of a replica", ended))
+			require.NoError(t, testkit.Receive(t, "the end of a replica", ended))
 		}
 	})
 }
@@ -238,7 +236,7 @@ type plainDriver struct{ messagestore.Driver }
 func TestAStoreThatCannotCountSaysSo(t *testing.T) {
 	t.Parallel()
 	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
-		return must.New(messagestore.New(plainDriver{memory.New()}, nil)), nil
+		return testkit.Must(messagestore.New(plainDriver{memory.New()}, nil)), nil
 	}
 	var stdout, stderr strings.Builder
 	code := cli.RunOver(t.Context(), open, []string{"report", "streams", "--store", "memory:"}, &stdout, &stderr, func(string) string { return "" })
@@ -269,16 +267,16 @@ func TestALongReportSaysSo(t *testing.T) {
 	t.Parallel()
 	driver := slowReport{memory.New(), make(chan struct{})}
 	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) { //nolint:unparam // as the function has it
-		return must.New(messagestore.New(driver, nil)), nil
+		return testkit.Must(messagestore.New(driver, nil)), nil
 	}
 	stderr := &signal{said: make(chan string, 100)}
 	ended := make(chan int, 1)
 	go func() {
 		ended <- cli.RunPatiently(t.Context(), time.Millisecond, open, []string{"report", "streams", "--store", "memory:"}, &strings.Builder{}, stderr, func(string) string { return "" })
 	}()
-	require.Contains(t, await.Receive(t, "a note", stderr.said), "dibs: still reading every message of the store, for ")
+	require.Contains(t, testkit.Receive(t, "a note", stderr.said), "dibs: still reading every message of the store, for ")
 	close(driver.release)
-	require.Equal(t, 0, await.Receive(t, "the end of the report", ended))
+	require.Equal(t, 0, testkit.Receive(t, "the end of the report", ended))
 }
 
 type slowReport struct {

@@ -13,8 +13,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -24,7 +23,7 @@ func stuck(t *testing.T, store *messagestore.Store, config consumer.Config, pani
 	t.Helper()
 	config.Logger = logger.Silent()
 	config.Errors.Retry.For = consumer.NoRetry
-	err = must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	err = testkit.Must(consumer.New(store, "account", "mail", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if m.Position == panics {
 			panic("no such seat")
 		}
@@ -71,12 +70,12 @@ func TestAnOperatorSaysWhichOfSeveralMessagesIsParked(t *testing.T) {
 		defer running.Wait()
 		defer stop()
 		for range 2 {
-			replica := must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no such seat") }), &consumer.Config{
+			replica := testkit.Must(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no such seat") }), &consumer.Config{
 				Concurrency: 2, RedriveInterval: time.Millisecond, Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: time.Millisecond}},
 			}))
 			running.Go(func() { _ = replica.Run(ctx) })
 		}
-		await.That(t, "each replica has a half", func() (bool, any) {
+		testkit.Await(t, "each replica has a half", func() (bool, any) {
 			all, err := operate.Consumers(ctx, store, "account")
 			return err == nil && len(all) == 1 && len(all[0].Replicas) == 2 && all[0].Free == 0 && all[0].Replicas[0].Slots == all[0].Replicas[1].Slots, all
 		})
@@ -91,6 +90,6 @@ func TestAnOperatorSaysWhichOfSeveralMessagesIsParked(t *testing.T) {
 			position, _, _ := strings.Cut(line, " ")
 			require.Contains(t, dibs.ok(t, "consumers", "park", "account", "mail", "--reason", "why", "--position", position), "asked mail to park Opened account-")
 		}
-		await.Equal(t, "parked messages", 2, func() int { return strings.Count(dibs.ok(t, "parked", "list", "account", "mail"), " dead ") })
+		testkit.AwaitEqual(t, "parked messages", 2, func() int { return strings.Count(dibs.ok(t, "parked", "list", "account", "mail"), " dead ") })
 	})
 }

@@ -14,10 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -45,7 +44,7 @@ func received(t *testing.T, q *queue.Queue, n int) []*queue.Job {
 func TestWhatKeepsAQueueIsTold(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		q := must.New(queue.New(store, "mail", &queue.Config{MaxOut: 1}))
+		q := testkit.Must(queue.New(store, "mail", &queue.Config{MaxOut: 1}))
 		var job *queue.Job
 		dibs.script(t, "queue-blocked", store, map[string]func(){
 			"a worker came": func() {
@@ -66,7 +65,7 @@ func TestWhatKeepsAQueueIsTold(t *testing.T) {
 func TestWhatKeepsAKeyIsTold(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		q := must.New(queue.New(store, "mail", &queue.Config{MaxFailures: 2, WhenDead: queue.Hold, Logger: logger.Silent()}))
+		q := testkit.Must(queue.New(store, "mail", &queue.Config{MaxFailures: 2, WhenDead: queue.Hold, Logger: logger.Silent()}))
 		insert := func(key string, n int) {
 			for range n {
 				positioned(t, dibs, "--key", key)
@@ -100,7 +99,7 @@ func (letter) MessageType() string { return "Letter" }
 func TestItemsWithoutAHandlerAreTold(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		q := must.New(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+		q := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
 		at := positioned(t, dibs)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -109,12 +108,12 @@ func TestItemsWithoutAHandlerAreTold(t *testing.T) {
 			handler.On(mux, func(context.Context, handler.Message[letter]) error { return nil })
 			ended <- q.Work(ctx, mux, &queue.WorkConfig{MinBackoff: time.Hour, MaxBackoff: time.Hour})
 		}()
-		await.That(t, "the item is deferred", func() (bool, any) {
+		testkit.Await(t, "the item is deferred", func() (bool, any) {
 			r := dibs.run(t, "queue", "blocked", "--json")
 			return strings.Contains(r.stdout, `"later"`), r
 		})
 		cancel()
-		require.NoError(t, await.Receive(t, "the worker", ended))
+		require.NoError(t, testkit.Receive(t, "the worker", ended))
 
 		require.Regexp(t, fmt.Sprintf(`(?m)^mail +later +1  item %d \(mail-\S+@0\) is later, not before \S+Z; last deferred: .*unknown message type`, at), dibs.ok(t, "queue", "blocked", "mail"))
 	})
@@ -123,12 +122,12 @@ func TestItemsWithoutAHandlerAreTold(t *testing.T) {
 func TestItemsOfSessionsThatAreOverWaitForAWorker(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		q := must.New(queue.New(store, "mail", nil))
+		q := testkit.Must(queue.New(store, "mail", nil))
 		positioned(t, dibs)
 		jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: time.Second})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
-		await.That(t, "the session is over", func() (bool, any) {
+		testkit.Await(t, "the session is over", func() (bool, any) {
 			found := causes(t, dibs)
 			return len(found) == 1 && found[0] == "no worker 1", found
 		})
@@ -142,7 +141,7 @@ func TestAClockThatWasAheadIsNamed(t *testing.T) {
 	t.Parallel()
 	where, ahead := pgtest.Clock(t)
 	onStore(t, where, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		q := must.New(queue.New(store, "mail", nil))
+		q := testkit.Must(queue.New(store, "mail", nil))
 		positioned(t, dibs)
 		positioned(t, dibs)
 		ahead(24 * time.Hour)
@@ -169,7 +168,7 @@ func TestAWriterThatKeepsItemsIsNamed(t *testing.T) {
 	t.Parallel()
 	where := pgtest.Migrated(t)
 	onStore(t, where, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		q := must.New(queue.New(store, "mail", nil))
+		q := testkit.Must(queue.New(store, "mail", nil))
 		dibs.ok(t, "write", "mail-first", "Send")
 		require.NoError(t, received(t, q, 1)[0].Complete(t.Context()))
 		begin := func(application string) (tx pgx.Tx, pid uint32) {
@@ -184,7 +183,7 @@ func TestAWriterThatKeepsItemsIsNamed(t *testing.T) {
 			return tx, conn.PgConn().PID()
 		}
 		send := func(tx pgx.Tx, stream messagestore.StreamName) {
-			over := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
+			over := testkit.Must(messagestore.New(testkit.Must(postgres.New(tx, nil)), nil))
 			_, err := over.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
 			require.NoError(t, err)
 		}
@@ -220,7 +219,7 @@ func TestAWriterThatKeepsItemsIsNamed(t *testing.T) {
 		// An insert that waits is told too.
 		inserted := make(chan result, 1)
 		go func() { inserted <- dibs.runContext(t.Context(), "queue", "insert", "mail", "Send") }()
-		await.That(t, "the insert waits", func() (bool, any) {
+		testkit.Await(t, "the insert waits", func() (bool, any) {
 			r := dibs.run(t, "queue", "blocked")
 			return strings.Contains(r.stdout, "; to insert process ") && strings.Contains(r.stdout, " waits, for 00:"), r
 		})
@@ -241,7 +240,7 @@ func TestAWriterThatKeepsItemsIsNamed(t *testing.T) {
 		require.Contains(t, theirs.ok(t, "queue", "blocked"), "did last")
 
 		require.NoError(t, early.Rollback(t.Context()))
-		await.Receive(t, "the insert", inserted)
+		testkit.Receive(t, "the insert", inserted)
 		require.NotContains(t, fmt.Sprint(causes(t, dibs)), "writer")
 	})
 }
@@ -259,7 +258,7 @@ func TestManyWaitingSagasHideNone(t *testing.T) {
 			_, err := store.WriteStreams(t.Context(), part...)
 			require.NoError(t, err)
 		}
-		driver := must.New(store.Driver()).(queuing.Driver) //nolint:errcheck // it keeps queues
+		driver := testkit.Must(store.Driver()).(queuing.Driver) //nolint:errcheck // it keeps queues
 		take := queuing.Take{
 			Queue: queuing.Queue{Name: "booking:saga", Category: "booking:saga"}, Policy: queuing.Policy{MaxFailures: 1}, Wakes: []string{"Resumed"},
 			Session: 1, Lease: time.Hour,

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -28,7 +28,7 @@ func positioned(t *testing.T, dibs *shell, args ...string) messagestore.GlobalPo
 func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		q := must.New(queue.New(store, "mail", &queue.Config{MaxFailures: 1}))
+		q := testkit.Must(queue.New(store, "mail", &queue.Config{MaxFailures: 1}))
 		var jobs []*queue.Job
 		dibs.script(t, "queue", store, map[string]func(){
 			"two are received": func() { jobs = received(t, q, 2) },
@@ -65,7 +65,7 @@ func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
 func TestAnItemIsExplained(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		q := must.New(queue.New(store, "mail", &queue.Config{MaxFailures: 2}))
+		q := testkit.Must(queue.New(store, "mail", &queue.Config{MaxFailures: 2}))
 		dibs.script(t, "queue-explain", store, map[string]func(){"the first fails twice, and is followed": func() {
 			job := received(t, q, 1)[0]
 			require.NoError(t, job.Retry(t.Context(), 0, errors.New("the mail server is away")))
@@ -79,7 +79,7 @@ func TestAnItemIsExplained(t *testing.T) {
 func TestAQueueIsPausedAndCancelledBeforeItsFirstWorker(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		mail := must.New(queue.New(store, "letters", &queue.Config{Name: "mail"}))
+		mail := testkit.Must(queue.New(store, "letters", &queue.Config{Name: "mail"}))
 		dibs.script(t, "queue-before-its-worker", store, map[string]func(){
 			"none is received": func() {
 				none, err := mail.Receive(t.Context(), 1, nil)
@@ -93,7 +93,7 @@ func TestAQueueIsPausedAndCancelledBeforeItsFirstWorker(t *testing.T) {
 				require.Contains(t, other.stderr, "queue mail reads letters")
 			},
 			"fax has the others": func() {
-				jobs := received(t, must.New(queue.New(store, "letters", &queue.Config{Name: "fax"})), 2)
+				jobs := received(t, testkit.Must(queue.New(store, "letters", &queue.Config{Name: "fax"})), 2)
 				require.EqualValues(t, 3, jobs[1].Message.GlobalPosition)
 			},
 		})
@@ -106,7 +106,7 @@ func TestQueuesAreListedAndThoseWithDeadItemsAreFirstInTop(t *testing.T) {
 		dibs.script(t, "queue-ls", store, map[string]func(){
 			"each has a dead item, one that is later, and one that is due": func() {
 				for _, category := range []messagestore.Category{"mail", "fax"} {
-					q := must.New(queue.New(store, category, &queue.Config{MaxFailures: 2}))
+					q := testkit.Must(queue.New(store, category, &queue.Config{MaxFailures: 2}))
 					for range 4 {
 						dibs.ok(t, "queue", "insert", string(category), "Send")
 					}
@@ -156,7 +156,7 @@ func TestARemovedQueueKeepsNoMessages(t *testing.T) {
 		positioned(t, dibs, "--key", "ann")
 		positioned(t, dibs, "--key", "ann")
 		dibs.ok(t, "queue", "pause", "mial", "--category", "mail")
-		q := must.New(queue.New(store, "mail", &queue.Config{Name: "tobank"}))
+		q := testkit.Must(queue.New(store, "mail", &queue.Config{Name: "tobank"}))
 		jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: time.Hour})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)

@@ -14,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -42,16 +41,16 @@ func TestStreamIsPrintedInColumns(t *testing.T) {
 func TestStreamOfManyPagesIsWhole(t *testing.T) {
 	t.Parallel()
 	driver := memory.New()
-	write := must.New(messagestore.New(driver, nil))
+	write := testkit.Must(messagestore.New(driver, nil))
 	for range 1203 {
 		_, err := write.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})
 		require.NoError(t, err)
 	}
 
 	for lines, args := range map[int][]string{1203: {"stream", "account-1"}, 1100: {"category", "account", "--limit", "1100"}} {
-		require.Equal(t, lines, strings.Count(over(t, must.New(messagestore.New(driver, nil)), args...), "\n"))
+		require.Equal(t, lines, strings.Count(over(t, testkit.Must(messagestore.New(driver, nil)), args...), "\n"))
 	}
-	require.Equal(t, 1203, strings.Count(over(t, must.New(messagestore.New(driver, nil)), "category", "account"), "\n"))
+	require.Equal(t, 1203, strings.Count(over(t, testkit.Must(messagestore.New(driver, nil)), "category", "account"), "\n"))
 }
 
 func TestMessagesAreRead(t *testing.T) {
@@ -158,17 +157,17 @@ func TestTailPrintsWhatComesUntilItIsInterrupted(t *testing.T) {
 	// It is silent until there is a message, so only its first output tells that it has
 	// begun.
 	n := 0
-	await.That(t, "its first output", func() (bool, any) {
+	testkit.Await(t, "its first output", func() (bool, any) {
 		n++
 		dibs.ok(t, "write", "account-2", "Later", fmt.Sprintf(`{"n":%d}`, n))
 		return strings.Contains(stdout.String(), "Later"), stderr.String()
 	})
 	last := fmt.Sprintf(`{"n":%d}`, n)
-	await.That(t, last, func() (bool, any) { return strings.Contains(stdout.String(), last), stdout.String() })
+	testkit.Await(t, last, func() (bool, any) { return strings.Contains(stdout.String(), last), stdout.String() })
 
 	cancel()
 
-	require.Equal(t, 130, await.Receive(t, "the end of the tail", ended))
+	require.Equal(t, 130, testkit.Receive(t, "the end of the tail", ended))
 	require.NotContains(t, stdout.String(), "Before")
 	require.Equal(t, fmt.Sprintf("dibs: continue with --from %d\n", n+2), stderr.String())
 }

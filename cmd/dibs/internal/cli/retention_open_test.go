@@ -12,8 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -42,11 +41,11 @@ func running(t *testing.T, run func(context.Context) error) {
 // openSaga is one of which f is the function: it does not end by itself.
 func openSaga(t *testing.T, store *messagestore.Store, name string, state saga.State, f func(r *saga.Run) error) open {
 	t.Helper()
-	trips := must.New(saga.New(store, name, func(r *saga.Run, _ struct{}) (struct{}, error) { return struct{}{}, f(r) }, nil, &saga.Config{Logger: logger.Silent()}))
+	trips := testkit.Must(saga.New(store, name, func(r *saga.Run, _ struct{}) (struct{}, error) { return struct{}{}, f(r) }, nil, &saga.Config{Logger: logger.Silent()}))
 	running(t, trips.Run)
 	_, err := trips.Begin(t.Context(), "1", struct{}{})
 	require.NoError(t, err)
-	await.That(t, "a saga waits", func() (bool, any) {
+	testkit.Await(t, "a saga waits", func() (bool, any) {
 		status, err := trips.Status(t.Context(), "1")
 		require.NoError(t, err)
 		version, err := store.Version(t.Context(), trips.Category().Stream("1"))
@@ -65,7 +64,7 @@ func openSaga(t *testing.T, store *messagestore.Store, name string, state saga.S
 // openItem is the first of a queue, of two of one key, after a call that changes it.
 func openItem(t *testing.T, store *messagestore.Store, name string, opts queue.InsertOpts, change func(*queue.Queue, messagestore.GlobalPosition)) open {
 	t.Helper()
-	mail := must.New(queue.New(store, messagestore.Category(name), &queue.Config{MaxFailures: 1}))
+	mail := testkit.Must(queue.New(store, messagestore.Category(name), &queue.Config{MaxFailures: 1}))
 	body := messagestore.Raw{Type: "Send", Data: []byte(`{}`)}
 	opts.Key = "ann"
 	first, err := mail.Insert(t.Context(), body, &opts)
@@ -94,7 +93,7 @@ func openMessage(t *testing.T, store *messagestore.Store, name string, fails err
 	t.Helper()
 	category := messagestore.Category(name + ":outgoing")
 	relay := func(of string, fails error) *outbox.Relay {
-		return must.New(outbox.New(store, category, of+name, sinkFunc(func(context.Context, *outbox.Message) error { return fails }), &outbox.Config{Logger: logger.Silent()}))
+		return testkit.Must(outbox.New(store, category, of+name, sinkFunc(func(context.Context, *outbox.Message) error { return fails }), &outbox.Config{Logger: logger.Silent()}))
 	}
 	for range 2 {
 		_, err := store.Write(t.Context(), category.Stream("ann"), messagestore.AnyVersion, messagestore.Raw{Type: "Paid", Data: []byte("{}")})
@@ -129,7 +128,7 @@ func openParked(t *testing.T, store *messagestore.Store, name string) open {
 	})
 	catchUp(t, store, o.stream.Category(), "views", errUnwanted)
 	return open{o.stream, func() {
-		parked := must.New(operate.Consumer(store, o.stream.Category(), "views").Parked())
+		parked := testkit.Must(operate.Consumer(store, o.stream.Category(), "views").Parked())
 		items, err := parked.Items(t.Context(), queue.Dead, 0, 10)
 		require.NoError(t, err)
 		for _, item := range items {
@@ -221,7 +220,7 @@ func nothingOpenIsRemoved(t *testing.T, dibs *shell, o open, keptFromDelete bool
 	o.end()
 	dibs.ok(t, "write", string(category.Stream("later")), "Other", `{}`)
 	old(t, dibs)
-	await.That(t, "it may be trimmed", func() (bool, any) {
+	testkit.Await(t, "it may be trimmed", func() (bool, any) {
 		said := dibs.ok(t, append(trim, "--dry-run")...)
 		return strings.Contains(said, "would remove "+strconv.Itoa(length()-1)+" message"), said
 	})

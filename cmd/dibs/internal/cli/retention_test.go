@@ -14,9 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer/operate"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -32,7 +31,7 @@ func newServer(t *testing.T) *shell {
 // newShellOnAFile is newShell, and in the long tier newServer: a command does the same on both.
 func newShellOnAFile(t *testing.T) *shell {
 	t.Helper()
-	if tier.Long() {
+	if testkit.Long() {
 		return newServer(t)
 	}
 	return newShell(t)
@@ -186,7 +185,7 @@ func TestATrimStopsBehindEachRelay(t *testing.T) {
 	const category messagestore.Category = "payments:outgoing"
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		relay := func(name string, refused ...string) *outbox.Relay {
-			return must.New(outbox.New(store, category, name, sinkFunc(func(_ context.Context, m *outbox.Message) error {
+			return testkit.Must(outbox.New(store, category, name, sinkFunc(func(_ context.Context, m *outbox.Message) error {
 				if slices.Contains(refused, string(m.Stream)+"@"+m.Position.String()) {
 					return errUnwanted
 				}

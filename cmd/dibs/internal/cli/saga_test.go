@@ -9,9 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
@@ -92,7 +91,7 @@ func approved(t *testing.T, store *messagestore.Store, version int) *saga.Saga[i
 	if version > 1 {
 		config.Earlier = map[int]any{1: f}
 	}
-	return must.New(saga.New(store, "booking", f, nil, config))
+	return testkit.Must(saga.New(store, "booking", f, nil, config))
 }
 
 // ran runs sagas until the test ends.
@@ -103,14 +102,14 @@ func ran(t *testing.T, s *saga.Saga[int, int]) {
 	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, await.Receive(t, "the run ends", done))
+		require.NoError(t, testkit.Receive(t, "the run ends", done))
 	})
 }
 
 // says waits until a command prints a text, and returns all that it prints.
 func says(t *testing.T, dibs *shell, text string, args ...string) (all string) {
 	t.Helper()
-	await.That(t, "the command prints "+text, func() (bool, any) {
+	testkit.Await(t, "the command prints "+text, func() (bool, any) {
 		r := dibs.run(t, args...)
 		all = r.stdout
 		return r.code == 0 && strings.Contains(all, text), r

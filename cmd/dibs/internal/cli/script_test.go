@@ -15,7 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -70,7 +70,7 @@ func (s *shell) script(t *testing.T, name string, store *messagestore.Store, ste
 // consumed returns the messages that a consumer has met, until it has met all or stops.
 func consumed(t *testing.T, store *messagestore.Store, category messagestore.Category, name string, failure error) (met []string) {
 	t.Helper()
-	c := must.New(consumer.New(store, category, name, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := testkit.Must(consumer.New(store, category, name, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		met = append(met, m.String())
 		return failure
 	}), &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}}))

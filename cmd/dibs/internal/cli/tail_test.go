@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -27,7 +27,7 @@ func (c *counter) ReadCategory(ctx context.Context, q messagestore.CategoryQuery
 func TestEndOfACategoryIsFoundInFewReads(t *testing.T) {
 	t.Parallel()
 	c := &counter{Driver: memory.New()}
-	store := must.New(messagestore.New(c, nil))
+	store := testkit.Must(messagestore.New(c, nil))
 	want := messagestore.GlobalPosition(0)
 	for range 3000 {
 		c.pages = 0

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -22,7 +22,7 @@ func TestTopShowsTheConsumersThatAreFurthestBehindFirst(t *testing.T) {
 		}
 		dibs.ok(t, "write", "payment-1", "Paid", `{}`)
 		catchUp(t, store, "payment", "books", errUnwanted)
-		stuck := must.New(consumer.New(store, "account", "mailer", handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		stuck := testkit.Must(consumer.New(store, "account", "mailer", handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			return errors.New("no mail")
 		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}}))
 		require.Error(t, stuck.CatchUp(t.Context()))

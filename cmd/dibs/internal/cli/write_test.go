@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 const anID = "0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"
@@ -106,7 +106,7 @@ func TestInterruptEndsAWriteThatWaitsForInput(t *testing.T) {
 
 		cancel()
 
-		require.Equal(t, 130, await.Receive(t, "the end of the write", ended).code)
+		require.Equal(t, 130, testkit.Receive(t, "the end of the write", ended).code)
 		require.NoError(t, writing.Close())
 	}
 }

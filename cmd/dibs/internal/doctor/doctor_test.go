@@ -20,10 +20,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
-	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -72,7 +71,7 @@ func with(t *testing.T, where string, parameters ...string) string {
 
 func write(t *testing.T, db postgres.DB, stream messagestore.StreamName) {
 	t.Helper()
-	_, err := must.New(messagestore.New(must.New(postgres.New(db, nil)), nil)).Write(t.Context(), stream, messagestore.AnyVersion, opened())
+	_, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(db, nil)), nil)).Write(t.Context(), stream, messagestore.AnyVersion, opened())
 	require.NoError(t, err)
 }
 
@@ -203,7 +202,7 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 
 	done := make(chan error, 1)
 	go func() {
-		_, err := must.New(messagestore.New(must.New(postgres.New(waiter, nil)), nil)).Write(contextOf(t), stream, messagestore.AnyVersion, opened())
+		_, err := testkit.Must(messagestore.New(testkit.Must(postgres.New(waiter, nil)), nil)).Write(contextOf(t), stream, messagestore.AnyVersion, opened())
 		done <- err
 	}()
 	waits := fmt.Sprintf("; process %d waits, for 00:", waiter.PgConn().PID())
@@ -213,7 +212,7 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 	require.Contains(t, f.Advice, fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()))
 
 	require.NoError(t, tx.Rollback(t.Context()))
-	require.NoError(t, await.Receive(t, "the writer", done))
+	require.NoError(t, testkit.Receive(t, "the writer", done))
 	for _, f := range examine(t, conn, &doctor.Config{LongLock: 1}) {
 		require.NotContains(t, f.Says, held)
 	}
@@ -256,7 +255,7 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	waiter := connect(t, url)
 	ended := make(chan error, 1)
 	wait := func() {
-		store := must.New(messagestore.New(must.New(postgres.New(waiter, nil)), nil))
+		store := testkit.Must(messagestore.New(testkit.Must(postgres.New(waiter, nil)), nil))
 		for {
 			_, err := store.Write(contextOf(t), "account-1", messagestore.AnyVersion, opened())
 			if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "55P03" {
@@ -271,7 +270,7 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	requireVerdict(t, doctor.Fail, found, held)
 	awaitFinding(t, conn, &doctor.Config{LongLock: time.Hour, TableWait: 1}, "1 wait for a table, none of them for long")
 	execute(t, holder, "rollback")
-	require.NoError(t, await.Receive(t, "the writer", ended))
+	require.NoError(t, testkit.Receive(t, "the writer", ended))
 
 	// A reader holds up all writers, if a session that would change the table is in line
 	// between them.
@@ -288,15 +287,15 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	f := finding(t, found, held)
 	require.Contains(t, f.Advice, fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()))
 	execute(t, holder, "rollback")
-	require.NoError(t, await.Receive(t, "the change", changed))
-	require.NoError(t, await.Receive(t, "the writer", ended))
+	require.NoError(t, testkit.Receive(t, "the change", changed))
+	require.NoError(t, testkit.Receive(t, "the writer", ended))
 	requireVerdict(t, doctor.OK, examine(t, conn, now), "no session waits for a table")
 }
 
 // awaitFinding returns the findings once one of them has all the words.
 func awaitFinding(t *testing.T, conn *pgx.Conn, config *doctor.Config, words ...string) (found []doctor.Finding) {
 	t.Helper()
-	await.That(t, fmt.Sprintf("a finding with %q", words), func() (bool, any) {
+	testkit.Await(t, fmt.Sprintf("a finding with %q", words), func() (bool, any) {
 		found = examine(t, conn, config)
 		return slices.ContainsFunc(found, func(f doctor.Finding) bool { return hasAll(f.Says, words) }), found
 	})
@@ -436,7 +435,7 @@ func TestDoctorReturnsWithItsContextThoughTheServerFallsSilent(t *testing.T) {
 		done <- err
 	}()
 
-	require.Error(t, await.Receive(t, "the end of the examination with its context", done))
+	require.Error(t, testkit.Receive(t, "the end of the examination with its context", done))
 }
 
 func TestDoctorRefusesWhatItCannotWorkWith(t *testing.T) {

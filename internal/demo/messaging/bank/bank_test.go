@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // orderOf returns an order that a bank treats in a mood.
@@ -148,7 +148,7 @@ func TestWebhooksAreSentUntilTheyAreTaken(t *testing.T) {
 	require.Equal(t, http.StatusOK, command(t, b, "pay", orderOf(b, bank.Prompt)))
 	go func() { _ = b.Run(t.Context()) }()
 
-	await.Equal(t, "webhooks unsent", 0, func() (left int) {
+	testkit.AwaitEqual(t, "webhooks unsent", 0, func() (left int) {
 		require.NoError(t, db.QueryRowContext(t.Context(), "select sum(copies) from webhooks").Scan(&left))
 		return left
 	})

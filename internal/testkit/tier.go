@@ -1,7 +1,4 @@
-// Package tier divides the tests into those that run for every change and the long tier, which
-// takes minutes. The long tier runs with DIBS_LONG=1, as in make ci/long: after a change in the
-// core of the store or the consumer, and before a release.
-package tier
+package testkit
 
 import (
 	"flag"
@@ -12,7 +9,8 @@ import (
 	"time"
 )
 
-// Long reports whether the long tier runs.
+// Long reports whether the long tier runs: the tests that take minutes. It runs with DIBS_LONG=1, as
+// in make ci/long: after a change in the core of the store or the consumer, and before a release.
 func Long() bool { return os.Getenv("DIBS_LONG") != "" }
 
 // NeedsLong skips the test if the long tier does not run.

@@ -1,28 +1,25 @@
-// Package await lets a test wait for a condition. Each wait ends after [Limit]: then the test fails
-// with the name of the condition and the last state that it saw. A test that waits in another way
-// may wait for ever, without an explanation.
-//
-// Limit is far above the time that a wait takes even on a busy machine: if a test's result depends
-// on the machine's speed, the test is wrong, and a longer limit does not help. Checks run in the
-// test's own goroutine, so they may end the test.
-package await
+package testkit
 
 import (
 	"testing"
 	"time"
 )
 
-// Limit bounds each wait.
-const Limit = time.Minute
+// WaitLimit bounds each wait. It is far above the time that a wait takes even on a busy machine: if
+// a test's result depends on the machine's speed, the test is wrong, and a longer limit does not
+// help.
+const WaitLimit = time.Minute
 
 const (
 	firstPause = time.Millisecond
 	mostPause  = 20 * time.Millisecond
 )
 
-// That calls check, at growing intervals of at most 20 ms, until it reports true. If it never does,
-// the test prints the state.
-func That(t testing.TB, what string, check func() (is bool, state any)) {
+// Await calls check, at growing intervals of at most 20 ms, until it reports true. After [WaitLimit]
+// the test fails with the name of the condition and the last state. A test that waits in another way
+// may wait for ever, without an explanation. Checks run in the test's own goroutine, so they may end
+// the test.
+func Await(t testing.TB, what string, check func() (is bool, state any)) {
 	t.Helper()
 	begun := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
@@ -30,23 +27,23 @@ func That(t testing.TB, what string, check func() (is bool, state any)) {
 		if is {
 			return
 		}
-		if waited := time.Since(begun); waited > Limit {
+		if waited := time.Since(begun); waited > WaitLimit {
 			t.Fatalf("waited %v for this: %s\nit is so by now: %+v", waited.Round(time.Second), what, state)
 		}
 		<-time.After(pause)
 	}
 }
 
-// True is [That] for a check without a state.
-func True(t testing.TB, what string, check func() bool) {
+// AwaitTrue is [Await] for a check without a state.
+func AwaitTrue(t testing.TB, what string, check func() bool) {
 	t.Helper()
-	That(t, what, func() (bool, any) { return check(), "not so" })
+	Await(t, what, func() (bool, any) { return check(), "not so" })
 }
 
-// Equal waits until get returns want.
-func Equal[T comparable](t testing.TB, what string, want T, get func() T) {
+// AwaitEqual waits until get returns want.
+func AwaitEqual[T comparable](t testing.TB, what string, want T, get func() T) {
 	t.Helper()
-	That(t, what, func() (bool, any) {
+	Await(t, what, func() (bool, any) {
 		got := get()
 		return got == want, struct{ Want, Got T }{want, got}
 	})
@@ -58,8 +55,8 @@ func Receive[T any](t testing.TB, what string, from <-chan T) T {
 	select {
 	case value := <-from:
 		return value
-	case <-time.After(Limit):
-		t.Fatalf("waited %v for this: %s\nnothing has come", Limit, what)
+	case <-time.After(WaitLimit):
+		t.Fatalf("waited %v for this: %s\nnothing has come", WaitLimit, what)
 		panic("not reached")
 	}
 }

@@ -1,4 +1,4 @@
-package await_test
+package testkit_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/testkit"
 )
 
 // A recorder is the test that a wait fails.
@@ -44,24 +44,26 @@ func TestAWaitEndsAtTheLimitAndSaysWhy(t *testing.T) {
 		wait func(t testing.TB)
 		says []string
 	}{
-		"That": {
-			func(t testing.TB) { await.That(t, "three rows", func() (bool, any) { return false, []int{1, 2} }) },
+		"Await": {
+			func(t testing.TB) { testkit.Await(t, "three rows", func() (bool, any) { return false, []int{1, 2} }) },
 			[]string{"three rows", "[1 2]"},
 		},
-		"True": {
-			func(t testing.TB) { await.True(t, "the writer waits", func() bool { return false }) },
+		"AwaitTrue": {
+			func(t testing.TB) { testkit.AwaitTrue(t, "the writer waits", func() bool { return false }) },
 			[]string{"the writer waits", "not so"},
 		},
-		"Equal": {
-			func(t testing.TB) { await.Equal(t, "all handled", 3, func() int { return 2 }) },
+		"AwaitEqual": {
+			func(t testing.TB) { testkit.AwaitEqual(t, "all handled", 3, func() int { return 2 }) },
 			[]string{"all handled", "Want:3 Got:2"},
 		},
 		"Receive": {
-			func(t testing.TB) { await.Receive(t, "the run ends", make(chan int)) },
+			func(t testing.TB) { testkit.Receive(t, "the run ends", make(chan int)) },
 			[]string{"the run ends", "nothing has come"},
 		},
 		"Close": {
-			func(t testing.TB) { await.Close(t, "the pool is closed", func() { time.Sleep(2 * await.Limit) }) },
+			func(t testing.TB) {
+				testkit.Close(t, "the pool is closed", func() { time.Sleep(2 * testkit.WaitLimit) })
+			},
 			[]string{"the pool is closed", "nothing has come"},
 		},
 	} {
@@ -71,8 +73,8 @@ func TestAWaitEndsAtTheLimitAndSaysWhy(t *testing.T) {
 				for _, word := range test.says {
 					require.Contains(t, said, word)
 				}
-				require.InDelta(t, await.Limit, took, float64(time.Second))
-				time.Sleep(2 * await.Limit) // until the function of Close returns
+				require.InDelta(t, testkit.WaitLimit, took, float64(time.Second))
+				time.Sleep(2 * testkit.WaitLimit) // until the function of Close returns
 			})
 		})
 	}
@@ -81,14 +83,14 @@ func TestAWaitEndsAtTheLimitAndSaysWhy(t *testing.T) {
 func TestAWaitEndsOnceItIsSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		await.That(t, "a second has passed", func() (bool, any) { return time.Since(begun) >= time.Second, time.Since(begun) })
-		await.Equal(t, "it is", true, func() bool { return true })
+		testkit.Await(t, "a second has passed", func() (bool, any) { return time.Since(begun) >= time.Second, time.Since(begun) })
+		testkit.AwaitEqual(t, "it is", true, func() bool { return true })
 		require.Less(t, time.Since(begun), 1100*time.Millisecond)
 
 		values := make(chan int, 1)
 		values <- 7
-		require.Equal(t, 7, await.Receive(t, "a value", values))
+		require.Equal(t, 7, testkit.Receive(t, "a value", values))
 		close(values)
-		require.Zero(t, await.Receive(t, "the end", values))
+		require.Zero(t, testkit.Receive(t, "the end", values))
 	})
 }

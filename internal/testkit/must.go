@@ -1,10 +1,9 @@
-// Package must handles the errors of calls in tests.
-package must
+package testkit
 
 import "errors"
 
-// New returns v, and panics with err unless that is nil.
-func New[T any](v T, err error) T {
+// Must returns v, and panics with err unless that is nil.
+func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
@@ -19,7 +18,7 @@ type Test interface {
 
 // Do returns a function that gives v to a test, or fails the test if there is an error:
 //
-//	written := must.Do(store.Write(ctx, stream, expected, body))(t)
+//	written := testkit.Do(store.Write(ctx, stream, expected, body))(t)
 func Do[T any](v T, err error) func(t Test) T {
 	return func(t Test) T {
 		if h, ok := t.(interface{ Helper() }); ok {
