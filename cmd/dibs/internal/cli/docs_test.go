@@ -50,6 +50,25 @@ func TestTranscriptsInTheDocumentationAreTrue(t *testing.T) {
 	require.Equal(t, said.String(), got.String())
 }
 
+// The page ends with the commands as dibs --help lists them.
+func TestThePageHasAllCommands(t *testing.T) {
+	t.Setenv("COLUMNS", "80")
+	const file, begin, end = "../../../../docs/cli.md", "<!-- made by TestThePageHasAllCommands -->\n", "<!-- until here -->\n"
+	page, err := os.ReadFile(file)
+	require.NoError(t, err)
+	before, rest, marked := strings.Cut(string(page), begin)
+	shown, after, closed := strings.Cut(rest, end)
+	require.True(t, marked && closed, "its list is not marked")
+	_, list, _ := strings.Cut((&shell{}).ok(t, "--help"), "\nCommands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	list = "```\n" + list + "\n```\n"
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(before+begin+list+end+after), 0o600))
+		return
+	}
+	require.Equal(t, list, shown, "go test ./cmd/dibs/internal/cli -run TestThePageHasAllCommands -update")
+}
+
 // documented makes the intents that the documentation shows, and an inbox.
 func documented(t *testing.T, dibs *shell) {
 	t.Helper()

@@ -19,8 +19,8 @@ type queueCommand struct {
 	Show    queueShowCommand    `cmd:"" help:"Print one item: its state, its message, and each of its deliveries."`
 	Blocked queueBlockedCommand `cmd:"" help:"Print why items are not taken."`
 	Insert  queueInsertCommand  `cmd:"" help:"Insert an item."`
-	Retry   queueRetryCommand   `cmd:"" help:"Have later and dead items offered now."`
-	Drop    queueDropCommand    `cmd:"" help:"Finish later, held and dead items without a worker."`
+	Retry   queueRetryCommand   `cmd:"" help:"Have later, suspended and dead items offered now."`
+	Drop    queueDropCommand    `cmd:"" help:"Finish later, suspended, held and dead items without a worker."`
 	Cancel  queueCancelCommand  `cmd:"" help:"Finish items in any state."`
 	Pause   queuePauseCommand   `cmd:"" help:"Have no process reserve an item until the queue is resumed."`
 	Resume  queueResumeCommand  `cmd:"" help:"Have a paused queue go on."`
