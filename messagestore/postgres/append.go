@@ -2,12 +2,7 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"slices"
-	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
@@ -69,12 +64,9 @@ func (d *Driver) appendAll(
 				return err
 			}
 			if !own {
-				return d.refused(call(), appends)
+				return refused(call(), appends)
 			}
-			if err := pglink.Replicated(db, call); err != nil {
-				return d.writeFailed(err, appends)
-			}
-			return nil
+			return writeFailed(pglink.Replicated(db, call), appends)
 		})
 		switch {
 		case err == nil && d.fences.raised(answers):
@@ -94,18 +86,6 @@ func (d *Driver) appendAll(
 			attempt++
 		}
 	}
-}
-
-// An answer is a row of the function append.
-type answer struct {
-	outcome        string
-	stream         string
-	version        messagestore.Version
-	globalPosition messagestore.GlobalPosition
-	id             uuid.UUID
-	time           time.Time
-	met            *messagestore.Message // type, data and metadata of the message found, for the outcome met; else nil
-	metAt          time.Time
 }
 
 // call writes. Most writes are to one stream, and there is a faster SQL function for them. That
@@ -170,14 +150,6 @@ func isOneStream(appends []messagestore.Append) bool {
 	return len(appends) == 1 && len(appends[0].Records) > 0 && !appends[0].Conditional()
 }
 
-// finite returns the time, or the zero time for null and infinity.
-func finite(t pgtype.Timestamptz) time.Time {
-	if !t.Valid || t.InfinityModifier != pgtype.Finite {
-		return time.Time{}
-	}
-	return t.Time.UTC().Truncate(time.Microsecond)
-}
-
 // appendArguments returns appends as the arrays that the function takes. Their types mean the same
 // in every mode in which pgx can send them.
 func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, meet, shared bool) []any {
@@ -197,78 +169,4 @@ func (d *Driver) appendArguments(appends []messagestore.Append, fences []int64, 
 		}
 	}
 	return []any{streams, expected, counts, ids, types, data, metadata, fences, d.notify, meet, past(appends), after(appends), shared}
-}
-
-// textOrNull returns nil, which is null, for empty raw.
-func textOrNull(raw []byte) *string {
-	if len(raw) == 0 {
-		return nil
-	}
-	s := string(raw)
-	return &s
-}
-
-// past returns the types that may have been written to each stream, as JSON, or nil.
-func past(appends []messagestore.Append) *string {
-	if !slices.ContainsFunc(appends, func(a messagestore.Append) bool { return len(a.Past) > 0 }) {
-		return nil
-	}
-	types := make([][]string, len(appends))
-	for i, a := range appends {
-		if len(a.Past) > 0 {
-			types[i] = a.Past
-		}
-	}
-	raw, _ := json.Marshal(types) // strings can be
-	return textOrNull(raw)
-}
-
-// after returns the ids of the messages at the expected versions, or nil if no append names one.
-func after(appends []messagestore.Append) []pgtype.UUID {
-	if !slices.ContainsFunc(appends, func(a messagestore.Append) bool { return a.After != uuid.Nil }) {
-		return nil
-	}
-	ids := make([]pgtype.UUID, len(appends))
-	for i, a := range appends {
-		ids[i] = pgtype.UUID{Bytes: a.After, Valid: a.After != uuid.Nil}
-	}
-	return ids
-}
-
-// outcome translates the answers of the function.
-func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
-	if len(answers) == 1 {
-		switch a := answers[0]; a.outcome {
-		case "version_conflict":
-			conflict := &messagestore.VersionConflictError{Stream: messagestore.StreamName(a.stream), Actual: a.version}
-			for _, w := range appends {
-				if w.Stream == conflict.Stream {
-					conflict.Expected = w.Expected
-				}
-			}
-			return nil, nil, conflict
-		case "id_conflict":
-			return nil, nil, &messagestore.IDConflictError{ID: a.id, Stream: messagestore.StreamName(a.stream), Position: a.version}
-		}
-	}
-	if len(answers) != len(appends) {
-		return nil, nil, fmt.Errorf("append %d streams: the database answered for %d", len(appends), len(answers))
-	}
-	if len(answers) > 0 && answers[0].outcome == "met" {
-		return nil, lastOf(answers), nil
-	}
-	written := make([]messagestore.Written, len(appends))
-	for i, a := range answers {
-		written[i] = messagestore.Written{
-			Stream:         messagestore.StreamName(a.stream),
-			Version:        a.version,
-			GlobalPosition: a.globalPosition,
-			Time:           a.time,
-			Duplicate:      a.outcome == "duplicate",
-		}
-		for _, r := range appends[i].Records {
-			written[i].IDs = append(written[i].IDs, r.ID)
-		}
-	}
-	return written, nil, nil
 }

@@ -2,15 +2,11 @@ package postgres
 
 import (
 	"context"
-	_ "embed"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/internal/pglink"
 )
-
-//go:embed sql/rights.sql
-var rightsSQL string
 
 // The functions that a reader and a writer call.
 var (
@@ -31,9 +27,9 @@ func (d *Driver) Check(ctx context.Context, write bool) error {
 		err := d.link.Read(ctx, db, d.queries.rights, []any{functions}, func(rows pgx.Rows) error { return rows.Scan(&denied, &readOnly) })
 		switch {
 		case err != nil:
-			return d.failed(err)
+			return failed(err)
 		case denied != "":
-			return d.failed(pglink.PermissionDenied("function " + denied))
+			return failed(pglink.PermissionDenied("function " + denied))
 		case write && readOnly == "on":
 			return &UnsafeSettingsError{Settings: []UnsafeSetting{{Name: "transaction_read_only", Value: readOnly, Need: "off"}}}
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,32 +49,6 @@ func (d *Driver) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) 
 	}
 	return a, a.check(group)
 }
-
-// encoders are reused: a group's parameters are as large as its messages, and pgx has copied them
-// once they are sent.
-var encoders = sync.Pool{New: func() any { return &pglink.Encoder{} }}
-
-// maxKept is the size up to which an encoder is kept for the next group.
-const maxKept = 512 << 10
-
-func keep(e *pglink.Encoder) {
-	if cap(e.Buffer) <= maxKept {
-		encoders.Put(e)
-	}
-}
-
-// A room is a message without bytes. Sending it grows pgx's buffer by that many bytes at once;
-// otherwise the buffer would be doubled until the group fits, again for each group.
-type room int
-
-// Encode grows dst, with room for the rest of the message.
-func (r room) Encode(dst []byte) ([]byte, error) { return slices.Grow(dst, int(r)+1024), nil }
-
-// Decode does nothing: nobody receives a room.
-func (room) Decode([]byte) error { return nil }
-
-// Frontend marks a message of the client.
-func (room) Frontend() {}
 
 func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 	n, size := 0, 0
@@ -130,49 +103,6 @@ func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 		parameters = append(parameters, nil)
 	}
 	return parameters
-}
-
-// addWrites adds lists with one value per write: the streams, the expected versions, and the
-// numbers of records.
-func addWrites(e *pglink.Encoder, writes ...*messagestore.Append) {
-	e.Array(pgtype.TextOID, len(writes))
-	for _, w := range writes {
-		pglink.Element(e, w.Stream)
-	}
-	e.Array(pgtype.Int8OID, len(writes))
-	for _, w := range writes {
-		e.Int8Element(int64(w.Expected))
-	}
-	e.Array(pgtype.Int4OID, len(writes))
-	for _, w := range writes {
-		e.Int4Element(len(w.Records))
-	}
-}
-
-// addRecords adds lists with one value per record: the ids, the types, the data and the metadata.
-func addRecords(e *pglink.Encoder, writes ...*messagestore.Append) {
-	n := 0
-	for _, w := range writes {
-		n += len(w.Records)
-	}
-	each := func(oid uint32, add func(r *messagestore.Encoded)) {
-		e.Array(oid, n)
-		for _, w := range writes {
-			for i := range w.Records {
-				add(&w.Records[i])
-			}
-		}
-	}
-	each(pgtype.UUIDOID, func(r *messagestore.Encoded) { pglink.Element(e, r.ID[:]) })
-	each(pgtype.TextOID, func(r *messagestore.Encoded) { pglink.Element(e, r.Type) })
-	each(pgtype.JSONOID, func(r *messagestore.Encoded) { pglink.Element(e, r.Data) })
-	each(pgtype.JSONOID, func(r *messagestore.Encoded) {
-		if len(r.Metadata) > 0 {
-			pglink.Element(e, r.Metadata)
-		} else {
-			e.Null()
-		}
-	})
 }
 
 func readEach(columns [][]byte) (a eachAnswer, err error) {

@@ -40,18 +40,22 @@ type UnsafeSettingsError = pglink.UnsafeSettingsError
 // "timeline" stands for an old primary.
 type UnsafeSetting = pglink.UnsafeSetting
 
-// writeFailed returns the error of a write that failed in its only statement. Nothing was written
-// if the server refused the statement and keeps the session. Otherwise the outcome is unknown.
-func (d *Driver) writeFailed(err error, appends []messagestore.Append) error {
-	if pglink.Definite(err) {
-		return d.refused(err, appends)
+// writeFailed returns the error of a write that failed in its only statement, nil for nil. Nothing
+// was written if the server refused the statement and keeps the session. Otherwise the outcome is
+// unknown.
+func writeFailed(err error, appends []messagestore.Append) error {
+	switch {
+	case err == nil:
+		return nil
+	case pglink.Definite(err):
+		return refused(err, appends)
 	}
 	return unknownOutcome(pglink.Safe(err), appends)
 }
 
 // refused is failed, for a write that wrote nothing.
-func (d *Driver) refused(err error, appends []messagestore.Append) error {
-	if err = d.failed(err); pglink.IsLockTimeout(err) && len(appends) > 0 {
+func refused(err error, appends []messagestore.Append) error {
+	if err = failed(err); pglink.IsLockTimeout(err) && len(appends) > 0 {
 		return lockHint(err, appends)
 	}
 	return err
@@ -69,7 +73,7 @@ func unknownOutcome(cause error, appends []messagestore.Append) error {
 }
 
 // failed returns err so that callers can match it and a log may show it.
-func (d *Driver) failed(err error) error {
+func failed(err error) error {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case ok && e.Code == "DB002":

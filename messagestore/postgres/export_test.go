@@ -116,7 +116,7 @@ func (d *Driver) AppendOrMeetEach(ctx context.Context, appends []messagestore.Ap
 func (d *Driver) AppendAllEach(ctx context.Context, writes [][]messagestore.Append, meets ...int) []Answer {
 	group := make([]*ticket, len(writes))
 	for i, w := range writes {
-		group[i] = d.newTicket(w, slices.Contains(meets, i))
+		group[i] = newTicket(w, slices.Contains(meets, i), d.fences.of(w))
 		group[i].state.Store(taken)
 	}
 	l := d.groups.shards[0]

@@ -207,7 +207,7 @@ func (d *Driver) readGroup(ctx context.Context, group []*gathered) error {
 	e.Int8(maxGatheredBytes)
 	at, held, full := 0, 0, false
 	err := d.with(ctx, func(db DB) error {
-		return d.failed(d.link.Exec(ctx, pglink.Conn(db), d.queries.readStreams, nil, e.Parameters(), func(columns [][]byte) error {
+		return failed(d.link.Exec(ctx, pglink.Conn(db), d.queries.readStreams, nil, e.Parameters(), func(columns [][]byte) error {
 			if len(columns) < 2+len(messageColumns)-1 || len(columns[0]) != 4 || len(columns[1]) != 1 {
 				return errNoMessage
 			}

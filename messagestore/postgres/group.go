@@ -84,77 +84,6 @@ func (g *groups) shardOf(appends []messagestore.Append) *shard {
 	return g.shard(first)
 }
 
-// A ticket is a write in a shard. Until it is taken its caller may leave, and then it never
-// happens. If the caller leaves later, the outcome is unknown until Find resolves it by a fence.
-type ticket struct {
-	appends  []messagestore.Append // all or nothing
-	meet     bool                  // on a conflict, answer with the messages found
-	fences   []int64               // as known when the caller came
-	stop     *queuing.Stop         // of a worker whose next take may go along with it, or nil
-	size     int
-	messages int
-	state    atomic.Int32
-	token    bool // it holds a token of the shard
-	done     chan struct{}
-
-	written []messagestore.Written // once done
-	met     *messagestore.Conflict
-	err     error
-}
-
-const (
-	waiting int32 = iota
-	taken
-	left
-)
-
-func (d *Driver) newTicket(appends []messagestore.Append, meet bool) *ticket {
-	t := &ticket{appends: appends, meet: meet, fences: d.fences.of(appends), done: make(chan struct{})}
-	for _, a := range appends {
-		t.messages += len(a.Records)
-		for _, r := range a.Records {
-			t.size += len(r.Data) + len(r.Metadata)
-		}
-	}
-	return t
-}
-
-// categories returns the categories of appends, each once, sorted by name.
-func categories(appends []messagestore.Append) []messagestore.Category {
-	all := make([]messagestore.Category, len(appends))
-	for i, a := range appends {
-		all[i] = a.Stream.Category()
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-// begin reports whether the caller still waits. After that the caller cannot leave with a definite
-// answer. Call it once there is a connection for sending: a caller that left earlier got the answer
-// that nothing is written.
-func (t *ticket) begin() bool {
-	return t.state.CompareAndSwap(waiting, taken) || t.state.Load() == taken
-}
-
-func (t *ticket) answer(written []messagestore.Written, err error) {
-	t.written, t.err = written, err
-	close(t.done)
-}
-
-func (t *ticket) isAnswered() bool {
-	select {
-	case <-t.done:
-		return true
-	default:
-		return false
-	}
-}
-
-func (t *ticket) answerConflict(met *messagestore.Conflict) {
-	t.met = met
-	close(t.done)
-}
-
 // inGroup reports whether a write may go together with others. Upkeep may not: the writes before it
 // may be waiting for a connection.
 func (d *Driver) inGroup(ctx context.Context, appends []messagestore.Append) bool {
@@ -180,7 +109,7 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 		defer cancel()
 		return d.appendAll(limited, appends, d.fences.of(appends), meet, always)
 	}
-	t := d.newTicket(appends, meet)
+	t := newTicket(appends, meet, d.fences.of(appends))
 	t.stop = stop
 	if idle {
 		d.commit(ctx, l, []*ticket{t})
@@ -298,18 +227,6 @@ func waitAgain(tickets []*ticket) []*ticket {
 	return those(tickets, func(t *ticket) bool { return t.state.CompareAndSwap(taken, waiting) })
 }
 
-// those returns the elements that satisfy is, in a new slice, because another goroutine or a caller
-// may hold the original.
-func those[T any](all []T, is func(T) bool) []T {
-	kept := make([]T, 0, len(all))
-	for _, one := range all {
-		if is(one) {
-			kept = append(kept, one)
-		}
-	}
-	return kept
-}
-
 // commit writes a group, and answers each write or puts it back. If a write brings a worker's take
 // along, the take goes with it. A panic, for example of a hook or a tracer of the pool, becomes the
 // error of the writes without an answer.
@@ -378,17 +295,17 @@ func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop
 		// These have waited for the longest time allowed. The others have not.
 		waited, others := partWaited(group)
 		for _, t := range waited {
-			t.answer(nil, d.writeFailed(err, t.appends))
+			t.answer(nil, writeFailed(err, t.appends))
 		}
 		l.putBack(others)
 	case pglink.IsCancelled(err) && len(group) == 1:
-		group[0].answer(nil, d.writeFailed(err, group[0].appends))
+		group[0].answer(nil, writeFailed(err, group[0].appends))
 	case pglink.Definite(err) && len(group) == 1:
 		_ = d.alone(ctx, group[0]) // alone finds out its error, or tries again
 	case pglink.Definite(err):
 		// Everything was rolled back, perhaps because of a single write. Alone, that write does not
 		// harm the others.
-		d.log.Warn().Str("error", text.Log(d.failed(err))).Int("writes", len(group)).Msg("write one by one")
+		d.log.Warn().Str("error", text.Log(failed(err))).Int("writes", len(group)).Msg("write one by one")
 		d.oneByOne(ctx, l, group)
 	default:
 		for _, t := range group {

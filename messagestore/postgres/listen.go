@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,13 +11,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
-)
-
-var (
-	//go:embed sql/heads.sql
-	headsSQL string
-	//go:embed sql/listen.sql
-	listenSQL string
 )
 
 // The parameter of heads.
@@ -41,7 +33,7 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 	}
 	var heads []messagestore.GlobalPosition
 	err := d.with(ctx, func(db DB) error {
-		return d.failed(d.link.Exec(ctx, pglink.Conn(db), d.queries.heads, headsOIDs, e.Parameters(), func(columns [][]byte) error {
+		return failed(d.link.Exec(ctx, pglink.Conn(db), d.queries.heads, headsOIDs, e.Parameters(), func(columns [][]byte) error {
 			found, err := pglink.Int8s(columns[0])
 			heads = make([]messagestore.GlobalPosition, len(found))
 			for i, head := range found {
@@ -73,7 +65,7 @@ func (d *Driver) Listen(ctx context.Context, heard func(category messagestore.Ca
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
-			return fmt.Errorf("listen: %w", d.failed(err))
+			return fmt.Errorf("listen: %w", failed(err))
 		}
 		if rest, ours := strings.CutPrefix(n.Payload, prefix); ours {
 			heard(parseNotification(rest))
@@ -85,7 +77,7 @@ func (d *Driver) Listen(ctx context.Context, heard func(category messagestore.Ca
 func (d *Driver) listener(ctx context.Context) (*pgx.Conn, error) {
 	conn, pooled, err := d.link.ConnectApart(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", d.failed(err))
+		return nil, fmt.Errorf("listen: %w", failed(err))
 	}
 	if pooled {
 		err = messagestore.ErrNotSupported
@@ -94,7 +86,7 @@ func (d *Driver) listener(ctx context.Context) (*pgx.Conn, error) {
 	}
 	if err != nil {
 		pglink.HangUp(ctx, conn)
-		return nil, fmt.Errorf("listen: %w", d.failed(err))
+		return nil, fmt.Errorf("listen: %w", failed(err))
 	}
 	return conn, nil
 }

@@ -45,20 +45,3 @@ func (d *Driver) complete(ctx context.Context, met *messagestore.Conflict) error
 	}
 	return nil
 }
-
-// metIn returns the message in an answer; nil for a stream without messages.
-func (a *answer) metIn() *messagestore.Message {
-	if m := a.met; m != nil {
-		m.ID, m.Stream, m.Position, m.GlobalPosition, m.Time = a.id, messagestore.StreamName(a.stream), a.version, a.globalPosition, a.time
-	}
-	return a.met
-}
-
-// lastOf returns the conflict that the answers for a write's streams describe.
-func lastOf(answers []answer) *messagestore.Conflict {
-	met := &messagestore.Conflict{Time: answers[0].metAt, Last: make([]*messagestore.Message, len(answers))}
-	for i := range answers {
-		met.Last[i] = answers[i].metIn()
-	}
-	return met
-}

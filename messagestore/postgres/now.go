@@ -2,16 +2,10 @@ package postgres
 
 import (
 	"context"
-	_ "embed"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
-
-// nowSQL does not depend on the schema.
-//
-//go:embed sql/now.sql
-var nowSQL string
 
 // Now implements [messagestore.Driver] with the server's clock_timestamp(), which stamps
 // messages too.

@@ -2,11 +2,7 @@ package postgres
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -82,82 +78,4 @@ func (d *Driver) callSeveral(ctx context.Context, conn *pgx.Conn, w messagestore
 		return err
 	})
 	return answers, err
-}
-
-var errNoAnswer = errors.New("append a message: the database answered with what is no answer")
-
-// readOne reads a record: outcome, version, global position, id, time; then the type, data and
-// metadata of the message that the write met, and the time at which that was the last message. The
-// record comes as one column, because returning a table would cost the server half as much as
-// reading the stream's version.
-func readOne(columns [][]byte) (a answer, err error) {
-	var fields [9][]byte
-	if len(columns) != 1 || len(columns[0]) < 4 || binary.BigEndian.Uint32(columns[0]) != uint32(len(fields)) {
-		return a, errNoAnswer
-	}
-	rest := columns[0][4:]
-	for i := range fields {
-		if len(rest) < 8 {
-			return a, errNoAnswer
-		}
-		size := int32(binary.BigEndian.Uint32(rest[4:])) //nolint:gosec // -1 for null
-		rest = rest[8:]
-		if size == -1 {
-			continue
-		}
-		if size < 0 || int(size) > len(rest) {
-			return a, errNoAnswer
-		}
-		fields[i], rest = rest[:size:size], rest[size:]
-	}
-	if len(fields[0]) == 0 || len(fields[1]) != 8 || len(fields[2]) != 8 && fields[2] != nil || len(fields[3]) != 16 && fields[3] != nil {
-		return a, errNoAnswer
-	}
-	if a.time, err = readTime(fields[4]); err != nil {
-		return a, err
-	}
-	if a.metAt, err = readTime(fields[8]); err != nil {
-		return a, err
-	}
-	a.outcome = outcomeName(fields[0])
-	a.version = messagestore.Version(binary.BigEndian.Uint64(fields[1])) //nolint:gosec // the same bits
-	if fields[2] != nil {
-		a.globalPosition = messagestore.GlobalPosition(binary.BigEndian.Uint64(fields[2])) //nolint:gosec // the same bits
-	}
-	copy(a.id[:], fields[3])
-	if fields[5] != nil {
-		a.met = metOf(fields[5], fields[6], fields[7])
-	}
-	return a, nil
-}
-
-// outcomeName returns the outcome, without a copy for the most frequent outcome.
-func outcomeName(raw []byte) string {
-	if string(raw) == "written" {
-		return "written"
-	}
-	return string(raw)
-}
-
-// metOf returns a message with copies of this type and content, which are in the connection's
-// buffers.
-func metOf(messageType, data, metadata []byte) *messagestore.Message {
-	m := &messagestore.Message{Type: string(messageType), Metadata: messagestore.ParseMetadata(metadata)}
-	if data != nil {
-		m.Data = append(make(json.RawMessage, 0, len(data)), data...)
-	}
-	return m
-}
-
-// readTime reads a time, or null, which is the zero time.
-func readTime(raw []byte) (time.Time, error) {
-	if raw == nil {
-		return time.Time{}, nil
-	}
-	if len(raw) == 8 {
-		if t, ok := timeOf(int64(binary.BigEndian.Uint64(raw))); ok { //nolint:gosec // the same bits
-			return t, nil
-		}
-	}
-	return time.Time{}, errNoAnswer
 }

@@ -133,7 +133,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 
@@ -158,7 +157,7 @@ type Driver struct {
 	gathering *gathering // only over a pool, else nil
 	groups    *groups    // only over a pool, else nil, and each write is sent alone
 	schema    string
-	queries   queries
+	queries   *queries
 	fences    fences
 	notify    bool // a write sends a NOTIFY
 	keep      bool // let a session keep freed memory
@@ -315,64 +314,6 @@ func (d *Driver) Connections() int {
 		return 0
 	}
 	return d.link.Connections()
-}
-
-// The queries, one per file, each a call of one function.
-var (
-	//go:embed sql/append.sql
-	appendSQL string
-	//go:embed sql/append_one.sql
-	appendOneSQL string
-	//go:embed sql/append_several.sql
-	appendSeveralSQL string
-	//go:embed sql/append_each.sql
-	appendEachSQL string
-	//go:embed sql/read_stream.sql
-	readStreamSQL string
-	//go:embed sql/read_streams.sql
-	readStreamsSQL string
-	//go:embed sql/read_category.sql
-	readCategorySQL string
-	//go:embed sql/last.sql
-	lastSQL string
-	//go:embed sql/version.sql
-	versionSQL string
-	//go:embed sql/find.sql
-	findSQL string
-)
-
-type queries struct {
-	append, appendOne, appendSeveral, appendEach, appendShared, readStreams, readStream, readCategory, last, version, find, heads, listen, ring, stage, transactAppend, transactAsk, rights, trimCheckpoints string
-	queues                                                                                                                                                                                                   queueQueries
-	reportQueries
-}
-
-func queriesFor(schema string) queries {
-	return queries{
-		append:         pglink.InSchema(appendSQL, schema),
-		appendOne:      pglink.InSchema(appendOneSQL, schema),
-		appendSeveral:  pglink.InSchema(appendSeveralSQL, schema),
-		appendEach:     pglink.InSchema(appendEachSQL, schema),
-		appendShared:   pglink.InSchema(appendSharedSQL, schema),
-		readStreams:    pglink.InSchema(readStreamsSQL, schema),
-		readStream:     pglink.InSchema(readStreamSQL, schema),
-		readCategory:   pglink.InSchema(readCategorySQL, schema),
-		last:           pglink.InSchema(lastSQL, schema),
-		version:        pglink.InSchema(versionSQL, schema),
-		find:           pglink.InSchema(findSQL, schema),
-		heads:          pglink.InSchema(headsSQL, schema),
-		listen:         pglink.InSchema(listenSQL, schema),
-		ring:           pglink.InSchema(ringSQL, schema),
-		stage:          pglink.InSchema(stageSQL, schema),
-		transactAppend: pglink.InSchema(transactAppendSQL, schema),
-		transactAsk:    pglink.InSchema(transactAskSQL, schema),
-		rights:         pglink.InSchema(rightsSQL, schema),
-
-		trimCheckpoints: pglink.InSchema(trimCheckpointsSQL, schema),
-
-		queues:        queueQueriesFor(schema),
-		reportQueries: reportQueriesFor(schema),
-	}
 }
 
 // with calls f with a connection or transaction that only f uses meanwhile, on a server that passed

@@ -3,7 +3,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -19,53 +18,10 @@ import (
 
 var _ queuing.Driver = (*Driver)(nil)
 
-var (
-	//go:embed sql/queue_take.sql
-	queueTakeSQL string
-	//go:embed sql/queue_ready.sql
-	queueReadySQL string
-	//go:embed sql/queue_extend.sql
-	queueExtendSQL string
-	//go:embed sql/queue_leave.sql
-	queueLeaveSQL string
-	//go:embed sql/queue_finish.sql
-	queueFinishSQL string
-	//go:embed sql/queue_change.sql
-	queueChangeSQL string
-	//go:embed sql/queue_park.sql
-	queueParkSQL string
-	//go:embed sql/queue_remove.sql
-	queueRemoveSQL string
-	//go:embed sql/queue_items.sql
-	queueItemsSQL string
-	//go:embed sql/queue_item.sql
-	queueItemSQL string
-	//go:embed sql/queue_states.sql
-	queueStatesSQL string
-)
-
-type queueQueries struct{ take, ready, extend, leave, finish, change, park, remove, items, item, states string }
-
-func queueQueriesFor(schema string) queueQueries {
-	return queueQueries{
-		take:   pglink.InSchema(queueTakeSQL, schema),
-		ready:  pglink.InSchema(queueReadySQL, schema),
-		extend: pglink.InSchema(queueExtendSQL, schema),
-		leave:  pglink.InSchema(queueLeaveSQL, schema),
-		finish: pglink.InSchema(queueFinishSQL, schema),
-		change: pglink.InSchema(queueChangeSQL, schema),
-		park:   pglink.InSchema(queueParkSQL, schema),
-		remove: pglink.InSchema(queueRemoveSQL, schema),
-		items:  pglink.InSchema(queueItemsSQL, schema),
-		item:   pglink.InSchema(queueItemSQL, schema),
-		states: pglink.InSchema(queueStatesSQL, schema),
-	}
-}
-
 // QueueTake implements [queuing.Driver].
 func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
 	var taken queuing.Taken
-	err := d.changeQueue(ctx, d.queries.queues.take, takeArguments(t), func(rows pgx.Rows) error {
+	err := d.changeQueue(ctx, d.queries.queueTake, takeArguments(t), func(rows pgx.Rows) error {
 		taken = queuing.Taken{}
 		return scanTaken(rows.Scan, &taken)
 	})
@@ -216,7 +172,7 @@ func (d *Driver) changeQueue(ctx context.Context, sql string, args []any, each f
 		if pglink.IsUnsupported(err) { // the user's default is another level
 			err = d.atReadCommitted(ctx, db, func(tx DB) error { return d.link.Read(ctx, tx, sql, args, each) })
 		}
-		return d.writeFailedIfAny(err)
+		return writeFailed(err, nil)
 	})
 }
 
@@ -232,16 +188,9 @@ func (d *Driver) atReadCommitted(ctx context.Context, db DB, f func(tx DB) error
 	return tx.Commit(ctx)
 }
 
-func (d *Driver) writeFailedIfAny(err error) error {
-	if err == nil {
-		return nil
-	}
-	return d.writeFailed(err, nil)
-}
-
 // QueueReady implements [queuing.Driver].
 func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing.Ready, err error) {
-	err = d.query(ctx, d.queries.queues.ready, []any{q.Name, string(q.Category)}, func(rows pgx.Rows) error {
+	err = d.query(ctx, d.queries.queueReady, []any{q.Name, string(q.Category)}, func(rows pgx.Rows) error {
 		var wake pgtype.Int8
 		err := rows.Scan(&ready.Ready, &wake, &ready.Parked, &ready.Asked)
 		ready.Wake = wakeOf(wake)
@@ -254,7 +203,7 @@ func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing
 func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) (lost []queuing.Delivery, err error) {
 	positions, versions := split(e.Deliveries)
 	var gone []int64
-	err = d.changeQueue(ctx, d.queries.queues.extend, []any{e.Name, string(e.Category), e.Session, e.Lease.Microseconds(), positions, versions, pglink.OrNull(string(e.Notes.JSON()))}, func(rows pgx.Rows) error {
+	err = d.changeQueue(ctx, d.queries.queueExtend, []any{e.Name, string(e.Category), e.Session, e.Lease.Microseconds(), positions, versions, pglink.OrNull(string(e.Notes.JSON()))}, func(rows pgx.Rows) error {
 		return rows.Scan(&gone)
 	})
 	if err != nil {
@@ -276,7 +225,7 @@ func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) (lost []q
 func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
 	positions, versions := split(l.Keep)
 	args := []any{l.Name, string(l.Category), l.Session, orNull(l.Next), orNull(l.Lease.Microseconds()), positions, versions}
-	return d.changeQueue(ctx, d.queries.queues.leave, args, func(pgx.Rows) error { return nil })
+	return d.changeQueue(ctx, d.queries.queueLeave, args, func(pgx.Rows) error { return nil })
 }
 
 // QueueFinish implements [queuing.Driver]. With the context of a function of [Driver.Transact] it
@@ -285,16 +234,16 @@ func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, session int64
 	positions, versions := split(deliveries)
 	err = d.reads(ctx, func(db DB) error {
 		own := !d.link.InTransaction(db)
-		err := d.link.Read(ctx, db, d.queries.queues.finish, []any{q.Name, string(q.Category), session, positions, versions}, func(rows pgx.Rows) error {
+		err := d.link.Read(ctx, db, d.queries.queueFinish, []any{q.Name, string(q.Category), session, positions, versions}, func(rows pgx.Rows) error {
 			var letters pgtype.Text
 			err := rows.Scan(&letters)
 			endings = endingsOf(letters.String)
 			return err
 		})
 		if !own {
-			return d.failed(err)
+			return failed(err)
 		}
-		return d.writeFailedIfAny(err)
+		return writeFailed(err, nil)
 	})
 	if err == nil && len(endings) != len(deliveries) {
 		err = fmt.Errorf("malformed reply to queue_finish: %d endings of %d deliveries", len(endings), len(deliveries))
@@ -312,7 +261,7 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) (changed []m
 		positions[i] = int64(position)
 	}
 	var done []int64
-	err = d.changeQueue(ctx, d.queries.queues.change, []any{c.Name, string(c.Category), string(c.Action), positions, pglink.OrNull(c.Reason)}, func(rows pgx.Rows) error {
+	err = d.changeQueue(ctx, d.queries.queueChange, []any{c.Name, string(c.Category), string(c.Action), positions, pglink.OrNull(c.Reason)}, func(rows pgx.Rows) error {
 		return rows.Scan(&done)
 	})
 	if err != nil {
@@ -327,13 +276,13 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) (changed []m
 // QueuePark implements [queuing.Driver].
 func (d *Driver) QueuePark(ctx context.Context, p queuing.Parking) (parked bool, err error) {
 	args := []any{p.Name, string(p.Category), int64(p.Position), int32(p.Failures), pglink.OrNull(p.Error), p.Asked, p.Finished} //nolint:gosec // the database refuses values out of bounds
-	err = d.changeQueue(ctx, d.queries.queues.park, args, func(rows pgx.Rows) error { return rows.Scan(&parked) })
+	err = d.changeQueue(ctx, d.queries.queuePark, args, func(rows pgx.Rows) error { return rows.Scan(&parked) })
 	return parked, err
 }
 
 // QueueRemove implements [queuing.Driver]. It needs the role dibs_admin.
 func (d *Driver) QueueRemove(ctx context.Context, r queuing.Removal) (removed queuing.RemovedQueue, err error) {
-	err = d.changeQueue(ctx, d.queries.queues.remove, []any{r.Name, string(r.Category), r.Unfinished, r.FreeName}, func(rows pgx.Rows) error {
+	err = d.changeQueue(ctx, d.queries.queueRemove, []any{r.Name, string(r.Category), r.Unfinished, r.FreeName}, func(rows pgx.Rows) error {
 		return rows.Scan(&removed.Done, &removed.NameKept, &removed.Waiting, &removed.Out, &removed.Later, &removed.Suspended, &removed.Held, &removed.Dead)
 	})
 	if err != nil {
@@ -382,7 +331,7 @@ func scanItem(rows pgx.Rows, log *[]byte) (queuing.Item, error) {
 // QueueItem implements [queuing.Driver].
 func (d *Driver) QueueItem(ctx context.Context, q queuing.Queue, position messagestore.GlobalPosition) (item queuing.Item, err error) {
 	found := false
-	err = d.query(ctx, d.queries.queues.item, []any{q.Name, string(q.Category), int64(position)}, func(rows pgx.Rows) error {
+	err = d.query(ctx, d.queries.queueItem, []any{q.Name, string(q.Category), int64(position)}, func(rows pgx.Rows) error {
 		var log []byte
 		var err error
 		if item, err = scanItem(rows, &log); err != nil {
@@ -427,7 +376,7 @@ func entriesOf(raw []byte) ([]queuing.Entry, error) {
 
 // QueueItems implements [queuing.Driver].
 func (d *Driver) QueueItems(ctx context.Context, l queuing.List) (items []queuing.Item, err error) {
-	err = d.query(ctx, d.queries.queues.items, []any{l.Name, string(l.Category), string(l.State), int64(l.From), int32(l.Limit), int64(queuing.MaxListBytes)}, func(rows pgx.Rows) error { //nolint:gosec // the database refuses more
+	err = d.query(ctx, d.queries.queueItems, []any{l.Name, string(l.Category), string(l.State), int64(l.From), int32(l.Limit), int64(queuing.MaxListBytes)}, func(rows pgx.Rows) error { //nolint:gosec // the database refuses more
 		item, err := scanItem(rows, nil)
 		items = append(items, item)
 		return err
@@ -440,7 +389,7 @@ func (d *Driver) QueueItems(ctx context.Context, l queuing.List) (items []queuin
 
 // Queues implements [queuing.Driver].
 func (d *Driver) Queues(ctx context.Context) (all []queuing.Status, err error) {
-	err = d.query(ctx, d.queries.queues.states, nil, func(rows pgx.Rows) error {
+	err = d.query(ctx, d.queries.queueStates, nil, func(rows pgx.Rows) error {
 		var s queuing.Status
 		var oldest, changed pgtype.Int8
 		var at int64

@@ -93,20 +93,20 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 	var found []*messagestore.Message
 	err := d.with(ctx, func(db DB) error {
 		if d.link.InTransaction(db) {
-			return d.failed(d.link.Read(ctx, db, d.queries.find, []any{string(stream), wanted}, into(&found)))
+			return failed(d.link.Read(ctx, db, d.queries.find, []any{string(stream), wanted}, into(&found)))
 		}
 		// This sets READ COMMITTED even if the user's default is a higher level, at which Find
 		// would not see the writes that it waited for.
 		tx, err := pglink.Begin(ctx, db)
 		if err != nil {
-			return d.failed(err)
+			return failed(err)
 		}
 		defer pglink.RollBack(ctx, tx)
 		if err := d.link.Read(ctx, tx, d.queries.find, []any{string(stream), wanted}, into(&found)); err != nil {
-			return d.failed(err)
+			return failed(err)
 		}
 		// Until the fence is committed, a write that is on its way may still arrive.
-		return d.failed(pglink.Replicated(db, func() error { return tx.Commit(ctx) }))
+		return failed(pglink.Replicated(db, func() error { return tx.Commit(ctx) }))
 	})
 	if err != nil {
 		return nil, err
@@ -128,6 +128,6 @@ func into(found *[]*messagestore.Message) func(pgx.Rows) error {
 
 func (d *Driver) query(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
 	return d.reads(ctx, func(db DB) error {
-		return d.failed(d.link.Read(ctx, db, sql, args, each))
+		return failed(d.link.Read(ctx, db, sql, args, each))
 	})
 }

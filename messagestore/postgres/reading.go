@@ -33,9 +33,9 @@ func (d *Driver) readMessages(ctx context.Context, r *reading) error {
 	return d.reads(ctx, func(db DB) error {
 		conn := pglink.Conn(db)
 		if conn != nil && !d.link.InTransaction(db) {
-			return d.failed(d.link.Exec(ctx, conn, r.sql, nil, binaryParameters(r.args), r.take))
+			return failed(d.link.Exec(ctx, conn, r.sql, nil, binaryParameters(r.args), r.take))
 		}
-		return d.failed(d.link.Read(ctx, db, r.sql, r.args, func(rows pgx.Rows) error {
+		return failed(d.link.Read(ctx, db, r.sql, r.args, func(rows pgx.Rows) error {
 			m, more, err := r.rows.row(rows)
 			if err == nil {
 				err = r.add(m, more)

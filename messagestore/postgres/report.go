@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"time"
 
@@ -15,27 +14,6 @@ import (
 )
 
 var _ report.Driver = (*Driver)(nil)
-
-var (
-	//go:embed sql/report.sql
-	reportSQL string
-	//go:embed sql/categories.sql
-	categoriesSQL string
-	//go:embed sql/count.sql
-	countSQL string
-)
-
-type reportQueries struct {
-	report, categories, count string
-}
-
-func reportQueriesFor(schema string) reportQueries {
-	return reportQueries{
-		report:     pglink.InSchema(reportSQL, schema),
-		categories: pglink.InSchema(categoriesSQL, schema),
-		count:      pglink.InSchema(countSQL, schema),
-	}
-}
 
 // Report implements the driver's part of internal/report, for the command dibs report. It runs one
 // statement, which takes no lock that a writer waits for.

@@ -43,7 +43,7 @@ func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*t
 		a, err = readEach(columns)
 		return err
 	}}
-	take := pglink.Statement{SQL: d.queries.queues.take, OIDs: takeOIDs, Parameters: parameters, Often: true, Read: func(columns [][]byte) error {
+	take := pglink.Statement{SQL: d.queries.queueTake, OIDs: takeOIDs, Parameters: parameters, Often: true, Read: func(columns [][]byte) error {
 		if malformed = scanTaken(scannerOf(conn.TypeMap(), takenOIDs, columns), &taken); malformed == nil {
 			malformed = checkTaken(taken, along.Take)
 		}

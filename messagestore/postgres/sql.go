@@ -64,7 +64,7 @@ func (d *SQLDriver) Transact(
 		called = true
 		std, ok := c.(stdConn)
 		if !ok {
-			err = d.failed(pglink.ErrNotPgx)
+			err = failed(pglink.ErrNotPgx)
 			return nil
 		}
 		if err = matched(d.link.Check(ctx, std.Conn())); err == nil {
@@ -73,7 +73,7 @@ func (d *SQLDriver) Transact(
 		return nil // the connection is good, or closed
 	})
 	if !called {
-		return nil, d.failed(rawErr)
+		return nil, failed(rawErr)
 	}
 	return written, err
 }
@@ -87,7 +87,7 @@ func (d *SQLDriver) transact(
 	defer pglink.LeaveAfter(ctx, std.Conn(), abandonAfter)()
 	begun, err := t.begin(ctx, first)
 	if err != nil {
-		return nil, t.notBegun(ctx, d.failed(err))
+		return nil, t.notBegun(ctx, failed(err))
 	}
 	lent := &lentConn{stdConn: std}
 	db := sql.OpenDB(lent)

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"database/sql"
-	_ "embed"
 	"errors"
 	"fmt"
 
@@ -11,9 +10,6 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 )
-
-//go:embed sql/stage.sql
-var stageSQL string
 
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (postgres.New(tx, nil))", messagestore.ErrNotSupported)
 
@@ -50,6 +46,6 @@ func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
 			return errNoTransaction
 		}
 		args := []any{string(a.Stream), int64(a.Expected), r.ID, r.Type, textOrNull(r.Data), textOrNull(r.Metadata)}
-		return d.failed(d.link.Read(ctx, db, d.queries.stage, args, func(pgx.Rows) error { return nil }))
+		return failed(d.link.Read(ctx, db, d.queries.stage, args, func(pgx.Rows) error { return nil }))
 	})
 }

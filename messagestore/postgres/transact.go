@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"runtime"
@@ -18,13 +17,6 @@ import (
 )
 
 var _ messagestore.TransactDriver[pgx.Tx] = (*Driver)(nil)
-
-var (
-	//go:embed sql/transact_end.sql
-	transactEndSQL string
-	//go:embed sql/ring.sql
-	ringSQL string
-)
 
 // Transact implements [messagestore.TransactDriver] over a pool or a connection. Over a transaction
 // the error matches [messagestore.ErrNotSupported].
@@ -141,7 +133,7 @@ func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 	defer t.turn.Unlock()
 	if t.tx != nil {
 		if err := t.tx.Start(ctx); err != nil {
-			return d.failed(err)
+			return failed(err)
 		}
 	}
 	return f(t.conn)
@@ -197,7 +189,7 @@ func (t *transaction) prepare(ctx context.Context) error {
 	if !d.notify {
 		prepared = prepared[:3]
 	}
-	return d.failed(d.link.Prepare(ctx, t.conn, prepared...))
+	return failed(d.link.Prepare(ctx, t.conn, prepared...))
 }
 
 // begin begins the transaction, marks it and reads the first message of a stream, in one round
@@ -216,10 +208,10 @@ func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) 
 	}
 	_, err := d.link.Pipeline(ctx, t.conn, statements...)
 	if pglink.Stale(err) {
-		return nil, &failure.RetryableError{Cause: d.failed(err)}
+		return nil, &failure.RetryableError{Cause: failed(err)}
 	}
 	if err != nil || len(r.found.Messages) == 0 {
-		return nil, d.failed(err)
+		return nil, failed(err)
 	}
 	return r.found.Messages[0], nil
 }
@@ -231,8 +223,8 @@ var (
 )
 
 // end appends and commits f's work, or returns an error and leaves the rollback to the caller.
-// failed is the error of f; refused is set if f called Commit or Rollback.
-func (t *transaction) end(ctx context.Context, appends []messagestore.Append, failed error, refused bool) ([]messagestore.Written, error) {
+// cause is the error of f; refused is set if f called Commit or Rollback.
+func (t *transaction) end(ctx context.Context, appends []messagestore.Append, cause error, refused bool) ([]messagestore.Written, error) {
 	// While a result is being read, this is the status before the statement.
 	lost, busy, status, begun := t.conn.IsClosed(), t.conn.PgConn().IsBusy(), t.conn.PgConn().TxStatus(), true
 	if t.tx != nil {
@@ -240,18 +232,18 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 			return nil, errUnsent
 		}
 		if missed := t.tx.Missed(); missed != nil {
-			return nil, t.notBegun(ctx, t.driver.failed(missed))
+			return nil, t.notBegun(ctx, failed(missed))
 		}
 		begun = t.tx.Begun()
 	}
 	ended := refused || !lost && !busy && status == 'I' && begun
 	switch {
-	case ended && failed != nil:
-		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, failed)
-	case failed != nil && pglink.Retryable(failed):
-		return nil, &failure.RetryableError{Cause: failed}
-	case failed != nil:
-		return nil, failed
+	case ended && cause != nil:
+		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, cause)
+	case cause != nil && pglink.Retryable(cause):
+		return nil, &failure.RetryableError{Cause: cause}
+	case cause != nil:
+		return nil, cause
 	case ended:
 		return nil, messagestore.ErrTransactionEnded
 	case lost:
@@ -266,7 +258,7 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 		return nil, nil
 	case !begun:
 		if err := t.tx.Start(ctx); err != nil {
-			return nil, t.notBegun(ctx, t.driver.failed(err))
+			return nil, t.notBegun(ctx, failed(err))
 		}
 	}
 	return t.commit(ctx, appends)

@@ -3,8 +3,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	_ "embed"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,15 +14,6 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
-)
-
-var (
-	//go:embed sql/append_shared.sql
-	appendSharedSQL string
-	//go:embed sql/transact_append.sql
-	transactAppendSQL string
-	//go:embed sql/transact_ask.sql
-	transactAskSQL string
 )
 
 // The parameters of the statements that append.
@@ -136,37 +125,6 @@ func (d *Driver) writeShared(a messagestore.Append, fence int64, marked bool, to
 	}}
 }
 
-// readShared reads a record, in one column like [readOne]: version, global position, time.
-func readShared(columns [][]byte) (a answer, err error) {
-	const fields, field = 3, 16 // each field has its type, its size and eight bytes
-	if len(columns) != 1 || len(columns[0]) != 4+fields*field || binary.BigEndian.Uint32(columns[0]) != fields {
-		return answer{}, errNoAnswer
-	}
-	var values [fields][]byte
-	for i := range values {
-		at := columns[0][4+i*field:]
-		if binary.BigEndian.Uint32(at[4:]) != 8 {
-			return answer{}, errNoAnswer
-		}
-		values[i] = at[8:field]
-	}
-	return placed(values[:])
-}
-
-// placed reads the place of a written message: version, global position, time.
-func placed(values [][]byte) (a answer, err error) {
-	if len(values) != 3 || len(values[0]) != 8 || len(values[1]) != 8 {
-		return answer{}, errNoAnswer
-	}
-	if a.time, err = readTime(values[2]); err != nil {
-		return answer{}, err
-	}
-	a.outcome = "written"
-	a.version = messagestore.Version(binary.BigEndian.Uint64(values[0]))               //nolint:gosec // the same bits
-	a.globalPosition = messagestore.GlobalPosition(binary.BigEndian.Uint64(values[1])) //nolint:gosec // the same bits
-	return a, nil
-}
-
 // writeAll returns the statement of the function append, for several messages, for conditions other
 // than the version, and for checks, which have no message.
 func (d *Driver) writeAll(appends []messagestore.Append, fences []int64, to []answer) pglink.Statement {
@@ -219,23 +177,6 @@ func (t *transaction) ask(ctx context.Context, appends []messagestore.Append, be
 	return answers, err
 }
 
-// readAsked reads a row of append: outcome, stream, version, global position, id, time.
-func readAsked(columns [][]byte) (a answer, err error) {
-	if len(columns) != 6 || len(columns[2]) != 8 || len(columns[3]) != 8 && columns[3] != nil || len(columns[4]) != 16 && columns[4] != nil {
-		return answer{}, errNoAnswer
-	}
-	if a.time, err = readTime(columns[5]); err != nil {
-		return answer{}, err
-	}
-	a.outcome, a.stream = outcomeName(columns[0]), string(columns[1])
-	a.version = messagestore.Version(binary.BigEndian.Uint64(columns[2])) //nolint:gosec // the same bits
-	if columns[3] != nil {
-		a.globalPosition = messagestore.GlobalPosition(binary.BigEndian.Uint64(columns[3])) //nolint:gosec // the same bits
-	}
-	copy(a.id[:], columns[4])
-	return a, nil
-}
-
 // learn reads the fence if a Find of this driver has raised it. Otherwise the append after f would
 // carry an old fence and be refused, and f would run again.
 func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) error {
@@ -246,9 +187,9 @@ func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) 
 		fences.trust(appends)
 		return nil
 	case pglink.Retryable(err):
-		return &failure.RetryableError{Cause: t.driver.failed(err)}
+		return &failure.RetryableError{Cause: failed(err)}
 	}
-	return t.driver.failed(err)
+	return failed(err)
 }
 
 // refused returns the result of an append and COMMIT that definitely failed.
@@ -263,9 +204,9 @@ func (t *transaction) refused(ctx context.Context, err error, appends []messages
 	case isRaised(e, "dibs:refused") || e.Code == "DB003" || e.Code == "23505" && (e.ConstraintName == "messages_id" || e.ConstraintName == "messages_stream"):
 		return t.reason(ctx, appends)
 	case pglink.Retryable(err) || pglink.Stale(err):
-		return nil, &failure.RetryableError{Cause: d.failed(err)}
+		return nil, &failure.RetryableError{Cause: failed(err)}
 	}
-	return nil, d.refused(err, appends)
+	return nil, refused(err, appends)
 }
 
 // isRaised reports whether a statement failed on purpose: it casts the text, which is in the
@@ -283,9 +224,9 @@ func (t *transaction) reason(ctx context.Context, appends []messagestore.Append)
 	answers, err := t.ask(ctx, appends, []string{rollBackSQL, beginSQL}, []string{rollBackSQL})
 	switch {
 	case err != nil && (pglink.Retryable(err) || pglink.Stale(err)):
-		return nil, &failure.RetryableError{Cause: d.failed(err)}
+		return nil, &failure.RetryableError{Cause: failed(err)}
 	case err != nil:
-		return nil, d.refused(fmt.Errorf("the messages are not written, and the question why failed: %w", err), appends)
+		return nil, refused(fmt.Errorf("the messages are not written, and the question why failed: %w", err), appends)
 	case d.fences.raised(answers):
 		return nil, &failure.RetryableError{Cause: errors.New("a fence was raised")}
 	case len(answers) > 0 && answers[0].outcome == "written":
@@ -293,35 +234,4 @@ func (t *transaction) reason(ctx context.Context, appends []messagestore.Append)
 	}
 	written, _, err := outcome(answers, appends)
 	return written, err
-}
-
-func transactParameters(appends []messagestore.Append, fences []int64) [][]byte {
-	writes := make([]*messagestore.Append, len(appends))
-	for i := range appends {
-		writes[i] = &appends[i]
-	}
-	var e pglink.Encoder
-	addWrites(&e, writes...)
-	addRecords(&e, writes...)
-	e.Array(pgtype.Int8OID, len(fences))
-	for _, fence := range fences {
-		e.Int8Element(fence)
-	}
-	parameters := append(e.Parameters(), nil, nil)
-	if types := past(appends); types != nil {
-		parameters[len(parameters)-2] = []byte(*types)
-	}
-	if ids := after(appends); ids != nil {
-		var e pglink.Encoder
-		e.Array(pgtype.UUIDOID, len(ids))
-		for _, id := range ids {
-			if id.Valid {
-				pglink.Element(&e, id.Bytes[:])
-			} else {
-				e.Null()
-			}
-		}
-		parameters[len(parameters)-1] = e.Parameters()[0]
-	}
-	return parameters
 }

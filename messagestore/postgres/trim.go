@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -14,9 +13,6 @@ import (
 // Forgets implements [messagestore.Driver]: package admin can forget keys.
 func (*Driver) Forgets() bool { return true }
 
-//go:embed sql/trim_checkpoints.sql
-var trimCheckpointsSQL string
-
 // TrimCheckpoints implements [messagestore.Driver], at READ COMMITTED. It records the removal like
 // a trim. It is not supported in a caller's transaction above that level. If the answer is lost,
 // some messages may be removed; it is safe to call it again.
@@ -26,17 +22,17 @@ func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 	}
 	err = d.with(ctx, func(db DB) error {
 		if d.link.InTransaction(db) {
-			return d.failedTrim(call(db))
+			return failedTrim(call(db))
 		}
 		tx, err := pglink.Begin(ctx, db)
 		if err != nil {
-			return d.failed(err)
+			return failed(err)
 		}
 		defer pglink.RollBack(ctx, tx)
 		if err := call(tx); err != nil {
-			return d.failedTrim(err)
+			return failedTrim(err)
 		}
-		return d.failed(tx.Commit(ctx))
+		return failed(tx.Commit(ctx))
 	})
 	if err != nil {
 		return 0, err
@@ -44,9 +40,9 @@ func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 	return removed, nil
 }
 
-func (d *Driver) failedTrim(err error) error {
+func failedTrim(err error) error {
 	if pglink.IsUnsupported(err) {
-		return fmt.Errorf("%w: %w", messagestore.ErrNotSupported, d.failed(err))
+		return fmt.Errorf("%w: %w", messagestore.ErrNotSupported, failed(err))
 	}
-	return d.failed(err)
+	return failed(err)
 }

@@ -466,7 +466,7 @@ func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
 		require.Equal(t, severity == "ERROR" && !ends, pglink.Definite(said))
 
 		id := uuid.New()
-		err := (&Driver{}).writeFailed(said, []messagestore.Append{{Stream: "a-1", Records: []messagestore.Encoded{{ID: id}}}})
+		err := writeFailed(said, []messagestore.Append{{Stream: "a-1", Records: []messagestore.Encoded{{ID: id}}}})
 
 		unknown, isUnknown := errors.AsType[*messagestore.OutcomeUnknownError](err)
 		require.Equal(t, !pglink.Definite(said), isUnknown)
