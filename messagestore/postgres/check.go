@@ -17,14 +17,14 @@ var (
 // Check implements [messagestore.Driver]. On one connection it checks again the server's settings
 // and role and the schema's version, and then the rights of the user. If transactions of the server
 // or the user are read-only, a check for writing returns [ErrUnsafeSettings].
-func (d *Driver) Check(ctx context.Context, write bool) error {
+func (r reader) Check(ctx context.Context, write bool) error {
 	functions := readingFunctions
 	if write {
 		functions = writingFunctions
 	}
-	return d.withAnew(ctx, func(db DB) error {
+	return r.withAnew(ctx, func(db DB) error {
 		var denied, readOnly string
-		err := d.link.Read(ctx, db, d.queries.rights, []any{functions}, func(rows pgx.Rows) error { return rows.Scan(&denied, &readOnly) })
+		err := r.link.Read(ctx, db, r.queries.rights, []any{functions}, func(rows pgx.Rows) error { return rows.Scan(&denied, &readOnly) })
 		switch {
 		case err != nil:
 			return failed(err)
@@ -38,9 +38,9 @@ func (d *Driver) Check(ctx context.Context, write bool) error {
 }
 
 // withAnew is like with, but checks the connection's server again.
-func (d *Driver) withAnew(ctx context.Context, f func(db DB) error) error {
-	return d.with(ctx, func(db DB) error {
-		if err := d.link.CheckAnew(ctx, db); err != nil {
+func (r reader) withAnew(ctx context.Context, f func(db DB) error) error {
+	return r.with(ctx, func(db DB) error {
+		if err := r.link.CheckAnew(ctx, db); err != nil {
 			return matched(err)
 		}
 		return f(db)

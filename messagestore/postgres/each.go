@@ -35,12 +35,12 @@ var eachOIDs = []uint32{
 	pgtype.UUIDArrayOID, pgtype.TextArrayOID, pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.BoolOID, pgtype.BoolArrayOID, pgtype.BoolArrayOID,
 }
 
-func (d *Driver) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) (a eachAnswer, err error) {
+func (w *writer) callEach(ctx context.Context, conn *pgx.Conn, group []*ticket) (a eachAnswer, err error) {
 	e, _ := encoders.Get().(*pglink.Encoder)
 	defer keep(e)
-	parameters := eachParameters(e, group, d.notify)
+	parameters := eachParameters(e, group, w.notify)
 	conn.PgConn().Frontend().Send(room(len(e.Buffer)))
-	err = d.link.Exec(ctx, conn, d.queries.appendEach, eachOIDs, parameters, func(columns [][]byte) (err error) {
+	err = w.link.Exec(ctx, conn, w.queries.appendEach, eachOIDs, parameters, func(columns [][]byte) (err error) {
 		a, err = readEach(columns)
 		return err
 	})

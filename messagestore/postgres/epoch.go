@@ -15,12 +15,12 @@ import (
 // failover and with a point-in-time restore, and is missing in recovery. If the owner of the schema
 // may not read identifier and timeline, or the server is not PostgreSQL itself, the epoch is only
 // the number. Without EXECUTE on dibs.epoch() the error matches [messagestore.ErrNotSupported].
-func (d *Driver) Epoch(ctx context.Context) (string, error) {
+func (r reader) Epoch(ctx context.Context) (string, error) {
 	var epoch string
 	// This does not use the connection of a Transact function, because a refusal would abort its
 	// transaction.
-	err := d.with(ctx, func(db DB) (err error) {
-		epoch, err = d.link.Epoch(ctx, db)
+	err := r.with(ctx, func(db DB) (err error) {
+		epoch, err = r.link.Epoch(ctx, db)
 		return err
 	})
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == pglink.Denied {

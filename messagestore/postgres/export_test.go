@@ -30,7 +30,7 @@ func (d *Driver) Within(limit time.Duration) *Driver {
 
 // Learn tells the driver where the category's fence is.
 func (d *Driver) Learn(category messagestore.Category, fence int64) {
-	d.fences.raised([]answer{{outcome: "fenced", stream: string(category), version: messagestore.Version(fence)}})
+	d.database.fences.raised([]answer{{outcome: "fenced", stream: string(category), version: messagestore.Version(fence)}})
 }
 
 // Waiting returns how many writes wait for their turn.

@@ -37,7 +37,8 @@ const (
 // reads wait until a read has ended. No read depends on the others: if its group fails or takes too
 // long, it reads again alone.
 type gathering struct {
-	most     int           // flights
+	reader
+	most     int           // flights; 0 not over a pool: each read goes alone
 	patience time.Duration // readPatience, but for the tests
 
 	mu      sync.Mutex
@@ -60,8 +61,20 @@ type gathered struct {
 }
 
 // newGathering leaves half of the connections for writes.
-func newGathering(connections int) *gathering {
-	return &gathering{most: max(1, connections/2), patience: readPatience}
+func newGathering(r reader) *gathering {
+	g := &gathering{reader: r, patience: readPatience}
+	if r.link.Pool() != nil {
+		g.most = max(1, r.link.Connections()/2)
+	}
+	return g
+}
+
+// ReadStream implements [messagestore.Driver].
+func (g *gathering) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
+	if g.gathers(ctx) {
+		return g.readGathered(ctx, q)
+	}
+	return g.readStream(ctx, q)
 }
 
 // enter returns a flight if the read goes straight through, or else the read, now waiting.
@@ -108,17 +121,17 @@ func (g *gathering) next(f *flight) []*gathered {
 
 // gathers reports whether a read may be combined with others: not in a transaction, and not for
 // upkeep.
-func (d *Driver) gathers(ctx context.Context) bool {
-	return d.gathering != nil && ctx != nil && !callctx.Of(ctx).Upkeep && ctx.Value(transactionKey{d}) == nil
+func (g *gathering) gathers(ctx context.Context) bool {
+	return g.most > 0 && ctx != nil && !callctx.Of(ctx).Upkeep && ctx.Value(heldKey{g.database}) == nil
 }
 
-func (d *Driver) readGathered(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
-	f, r := d.gathering.enter(q)
+func (g *gathering) readGathered(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
+	f, r := g.enter(q)
 	if f != nil {
-		defer d.landed(f)
-		return d.readStream(ctx, q)
+		defer g.landed(f)
+		return g.readStream(ctx, q)
 	}
-	patience := time.NewTimer(d.gathering.patience)
+	patience := time.NewTimer(g.patience)
 	defer patience.Stop()
 	select {
 	case <-r.done:
@@ -126,9 +139,9 @@ func (d *Driver) readGathered(ctx context.Context, q messagestore.StreamQuery) (
 	case <-ctx.Done():
 	}
 	if !r.answered() {
-		return d.readStream(ctx, q)
+		return g.readStream(ctx, q)
 	}
-	return d.readOn(ctx, q, r)
+	return g.readOn(ctx, q, r)
 }
 
 // answered reports whether the group has answered the read. If not, it never will.
@@ -143,13 +156,13 @@ func (r *gathered) answered() bool {
 }
 
 // readOn reads the rest of a page after the group's part.
-func (d *Driver) readOn(ctx context.Context, q messagestore.StreamQuery, r *gathered) ([]*messagestore.Message, error) {
+func (g *gathering) readOn(ctx context.Context, q messagestore.StreamQuery, r *gathered) ([]*messagestore.Message, error) {
 	messages := r.reading.found.Messages
 	switch {
 	case len(messages) >= q.Limit, len(messages) < gatheredLimit && !r.cut:
 		return messages, nil
 	case len(messages) == 0:
-		return d.readStream(ctx, q)
+		return g.readStream(ctx, q)
 	}
 	q.Limit -= len(messages)
 	if last := messages[len(messages)-1].Position; !q.Backwards {
@@ -157,25 +170,25 @@ func (d *Driver) readOn(ctx context.Context, q messagestore.StreamQuery, r *gath
 	} else if q.From = last - 1; q.From < 0 {
 		return messages, nil
 	}
-	rest, err := d.readStream(ctx, q)
+	rest, err := g.readStream(ctx, q)
 	return append(messages, rest...), err
 }
 
 // landed ends the flight of a read, and starts the reads that wait.
-func (d *Driver) landed(f *flight) {
-	if group := d.gathering.next(f); group != nil {
-		go d.fly(f, group)
+func (g *gathering) landed(f *flight) {
+	if group := g.next(f); group != nil {
+		go g.fly(f, group)
 	}
 }
 
 // fly reads groups until no read waits.
-func (d *Driver) fly(f *flight, group []*gathered) {
-	for ; group != nil; group = d.gathering.next(f) {
+func (g *gathering) fly(f *flight, group []*gathered) {
+	for ; group != nil; group = g.next(f) {
 		if len(group) == 0 {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-		err := failure.Call(func() error { return d.readGroup(ctx, group) })
+		err := failure.Call(func() error { return g.readGroup(ctx, group) })
 		cancel()
 		for _, r := range group {
 			r.err = err
@@ -185,7 +198,7 @@ func (d *Driver) fly(f *flight, group []*gathered) {
 	}
 }
 
-func (d *Driver) readGroup(ctx context.Context, group []*gathered) error {
+func (g *gathering) readGroup(ctx context.Context, group []*gathered) error {
 	var e pglink.Encoder
 	e.Array(pgtype.TextOID, len(group))
 	for _, r := range group {
@@ -206,8 +219,8 @@ func (d *Driver) readGroup(ctx context.Context, group []*gathered) error {
 	e.Next()
 	e.Int8(maxGatheredBytes)
 	at, held, full := 0, 0, false
-	err := d.with(ctx, func(db DB) error {
-		return failed(d.link.Exec(ctx, pglink.Conn(db), d.queries.readStreams, nil, e.Parameters(), func(columns [][]byte) error {
+	err := g.with(ctx, func(db DB) error {
+		return failed(g.link.Exec(ctx, pglink.Conn(db), g.queries.readStreams, nil, e.Parameters(), func(columns [][]byte) error {
 			if len(columns) < 2+len(messageColumns)-1 || len(columns[0]) != 4 || len(columns[1]) != 1 {
 				return errNoMessage
 			}

@@ -30,10 +30,6 @@ const (
 	// maxWaiting bounds the writes that wait in a shard; further writes wait to enter it.
 	maxWaiting = 1024
 
-	// groupTimeout bounds a flush, which has no caller's context, and a write that goes straight
-	// through, which may have a context without deadline.
-	groupTimeout = 30 * time.Second
-
 	// outcomeGrace is how long a caller waits for a flush under way after its context has ended. So
 	// a call returns within a second after its deadline.
 	outcomeGrace = 500 * time.Millisecond
@@ -45,8 +41,9 @@ const (
 // then go in one transaction, in one round trip: the category is locked once, and the log is synced
 // once.
 type groups struct {
+	writer
 	seed    maphash.Seed
-	shards  []*shard
+	shards  []*shard      // none if not over a pool: each write goes alone
 	timeout time.Duration // groupTimeout, but for the tests
 
 	flushes, flushed atomic.Int64 // for the tests: the transactions with several writes, and their writes
@@ -62,10 +59,13 @@ type shard struct {
 	waiting []*ticket
 }
 
-func newGroups() *groups {
-	g := &groups{seed: maphash.MakeSeed(), shards: make([]*shard, min(runtime.GOMAXPROCS(0), 4)), timeout: groupTimeout}
-	for i := range g.shards {
-		g.shards[i] = &shard{room: make(chan struct{}, maxWaiting)}
+func newGroups(w writer) *groups {
+	g := &groups{writer: w, timeout: groupTimeout}
+	if w.link.Pool() != nil {
+		g.seed = maphash.MakeSeed()
+		for range min(runtime.GOMAXPROCS(0), 4) {
+			g.shards = append(g.shards, &shard{room: make(chan struct{}, maxWaiting)})
+		}
 	}
 	return g
 }
@@ -84,64 +84,88 @@ func (g *groups) shardOf(appends []messagestore.Append) *shard {
 	return g.shard(first)
 }
 
+// Append implements [messagestore.Driver].
+func (g *groups) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	written, err := g.AppendAll(ctx, []messagestore.Append{a})
+	if err != nil {
+		return messagestore.Written{}, err
+	}
+	return written[0], nil
+}
+
+// AppendAll implements [messagestore.Driver].
+func (g *groups) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	written, _, err := g.appendEither(ctx, appends, false)
+	return written, err
+}
+
+// appendEither writes appends, together with other writes if possible. With meet, which TryAppend
+// sets, a version conflict is an answer; else it is an error.
+func (g *groups) appendEither(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Conflict, error) {
+	if g.inGroup(ctx, appends) {
+		return g.appendInGroup(ctx, appends, meet)
+	}
+	return g.appendAll(ctx, appends, g.fences.of(appends), meet, always)
+}
+
 // inGroup reports whether a write may go together with others. Upkeep may not: the writes before it
 // may be waiting for a connection.
-func (d *Driver) inGroup(ctx context.Context, appends []messagestore.Append) bool {
-	return d.groups != nil && !callctx.Of(ctx).Upkeep && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
+func (g *groups) inGroup(ctx context.Context, appends []messagestore.Append) bool {
+	return len(g.shards) > 0 && !callctx.Of(ctx).Upkeep && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
 		return len(a.Records) == 0 || a.Conditional()
 	})
 }
 
 // appendInGroup writes appends, together with other writes if there are any.
-func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Conflict, error) {
-	if d.onlyConnection(ctx) {
+func (g *groups) appendInGroup(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Conflict, error) {
+	if g.onlyConnection(ctx) {
 		return nil, nil, errOnlyConnection
 	}
-	l := d.groups.shardOf(appends)
+	l := g.shardOf(appends)
 	l.mu.Lock()
 	idle := !l.busy
 	l.busy = true
 	l.mu.Unlock()
 	stop := queuing.StopOf(ctx)
 	if idle && isOneStream(appends) && !stop.Waits() {
-		defer d.next(l)
-		limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
+		defer g.next(l)
+		limited, cancel := context.WithTimeout(ctx, g.timeout)
 		defer cancel()
-		return d.appendAll(limited, appends, d.fences.of(appends), meet, always)
+		return g.appendAll(limited, appends, g.fences.of(appends), meet, always)
 	}
-	t := newTicket(appends, meet, d.fences.of(appends))
+	t := newTicket(appends, meet, g.fences.of(appends))
 	t.stop = stop
 	if idle {
-		d.commit(ctx, l, []*ticket{t})
-		d.next(l)
-		return d.answered(ctx, t)
+		g.commit(ctx, l, []*ticket{t})
+		g.next(l)
+		return g.answered(ctx, t)
 	}
 
 	select {
 	case l.room <- struct{}{}:
 	case <-ctx.Done():
-		return nil, nil, d.link.Exhausted(ctx.Err())
+		return nil, nil, g.link.Exhausted(ctx.Err())
 	}
 	t.token = true
 	l.mu.Lock()
 	l.waiting = append(l.waiting, t)
 	if !l.busy {
 		l.busy = true
-		go d.flush(l)
+		go g.flush(l)
 	}
 	l.mu.Unlock()
-	return d.answered(ctx, t)
+	return g.answered(ctx, t)
 }
 
 // answered waits for a ticket's answer.
-func (d *Driver) answered(ctx context.Context, t *ticket) ([]messagestore.Written, *messagestore.Conflict, error) {
+func (g *groups) answered(ctx context.Context, t *ticket) ([]messagestore.Written, *messagestore.Conflict, error) {
 	select {
 	case <-t.done:
 		return t.written, t.met, t.err
 	case <-ctx.Done():
 	}
 	if t.state.CompareAndSwap(waiting, left) {
-		return nil, nil, d.link.Exhausted(ctx.Err()) // perhaps the write before it waits for a connection
+		return nil, nil, g.link.Exhausted(ctx.Err()) // perhaps the write before it waits for a connection
 	}
 	grace := time.NewTimer(outcomeGrace)
 	defer grace.Stop()
@@ -155,16 +179,16 @@ func (d *Driver) answered(ctx context.Context, t *ticket) ([]messagestore.Writte
 }
 
 // next flushes the writes that have entered the shard meanwhile, if any.
-func (d *Driver) next(l *shard) {
+func (g *groups) next(l *shard) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.busy = len(l.waiting) > 0; l.busy {
-		go d.flush(l)
+		go g.flush(l)
 	}
 }
 
 // flush commits the writes that wait in a shard, group by group, until none waits.
-func (d *Driver) flush(l *shard) {
+func (g *groups) flush(l *shard) {
 	for {
 		// Callers that were just answered may write again. Let them run before taking the next
 		// group: otherwise it would hold only the writes that came meanwhile, and every other group
@@ -175,7 +199,7 @@ func (d *Driver) flush(l *shard) {
 			return
 		}
 		if len(group) > 0 {
-			d.commit(context.Background(), l, group)
+			g.commit(context.Background(), l, group)
 		}
 	}
 }
@@ -230,11 +254,11 @@ func waitAgain(tickets []*ticket) []*ticket {
 // commit writes a group, and answers each write or puts it back. If a write brings a worker's take
 // along, the take goes with it. A panic, for example of a hook or a tracer of the pool, becomes the
 // error of the writes without an answer.
-func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
+func (g *groups) commit(ctx context.Context, l *shard, group []*ticket) {
 	err := failure.Call(func() error {
 		i := slices.IndexFunc(group, func(t *ticket) bool { return t.stop != nil })
-		if i < 0 || !d.commitWith(ctx, l, group, group[i].stop) {
-			d.commitWith(ctx, l, group, nil)
+		if i < 0 || !g.commitWith(ctx, l, group, group[i].stop) {
+			g.commitWith(ctx, l, group, nil)
 		}
 		return nil
 	})
@@ -256,16 +280,16 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 
 // commitWith is commit with the take of a waiting worker. It returns false if nothing was done
 // because the server has refused the take.
-func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop *queuing.Stop) bool {
+func (g *groups) commitWith(ctx context.Context, l *shard, group []*ticket, stop *queuing.Stop) bool {
 	if len(group) == 1 && isOneStream(group[0].appends) && !stop.Waits() {
-		_ = d.alone(ctx, group[0])
+		_ = g.alone(ctx, group[0])
 		return true
 	}
 	var answers eachAnswer
 	sent, refused := false, false
-	limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
+	limited, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	err := d.with(limited, func(db DB) error {
+	err := g.with(limited, func(db DB) error {
 		group = those(group, (*ticket).begin)
 		if len(group) == 0 {
 			return nil
@@ -273,9 +297,9 @@ func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop
 		sent = true
 		return pglink.Replicated(db, func() (err error) {
 			if along := stop.Call(); along != nil {
-				answers, refused, err = d.callEachAndTake(limited, pglink.Conn(db), group, along)
+				answers, refused, err = g.callEachAndTake(limited, pglink.Conn(db), group, along)
 			} else {
-				answers, err = d.callEach(limited, pglink.Conn(db), group)
+				answers, err = g.callEach(limited, pglink.Conn(db), group)
 			}
 			return err
 		})
@@ -285,8 +309,8 @@ func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop
 		return false
 	case err == nil && !sent: // all have left
 	case err == nil:
-		d.groups.flushes.Add(1)
-		d.answer(ctx, l, group, answers)
+		g.flushes.Add(1)
+		g.answer(ctx, l, group, answers)
 	case !sent:
 		for _, t := range group {
 			t.answer(nil, err)
@@ -301,12 +325,12 @@ func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop
 	case pglink.IsCancelled(err) && len(group) == 1:
 		group[0].answer(nil, writeFailed(err, group[0].appends))
 	case pglink.Definite(err) && len(group) == 1:
-		_ = d.alone(ctx, group[0]) // alone finds out its error, or tries again
+		_ = g.alone(ctx, group[0]) // alone finds out its error, or tries again
 	case pglink.Definite(err):
 		// Everything was rolled back, perhaps because of a single write. Alone, that write does not
 		// harm the others.
-		d.log.Warn().Str("error", text.Log(failed(err))).Int("writes", len(group)).Msg("write one by one")
-		d.oneByOne(ctx, l, group)
+		g.log.Warn().Str("error", text.Log(failed(err))).Int("writes", len(group)).Msg("write one by one")
+		g.oneByOne(ctx, l, group)
 	default:
 		for _, t := range group {
 			t.answer(nil, unknownOutcome(pglink.Safe(err), t.appends))
@@ -331,13 +355,13 @@ func partWaited(group []*ticket) (waited, others []*ticket) {
 }
 
 // answer passes each caller of a committed group its outcome.
-func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAnswer) {
+func (g *groups) answer(ctx context.Context, l *shard, group []*ticket, a eachAnswer) {
 	var apart, again []*ticket
 	for _, t := range group {
 		outcome, versions := a.next(t)
 		switch {
 		case outcome == 'w':
-			d.groups.flushed.Add(1)
+			g.flushed.Add(1)
 			t.answer(a.written(t, versions), nil)
 		case outcome == 'c' && t.meet:
 			t.answerConflict(a.conflict(t))
@@ -347,16 +371,16 @@ func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 			again = append(again, t)
 		case outcome == 'f':
 			for i, w := range t.appends {
-				d.fences.learn(w.Stream.Category(), versions[i])
+				g.fences.learn(w.Stream.Category(), versions[i])
 			}
-			t.fences = d.fences.of(t.appends) // taken before putBack asks whether the caller still waits
+			t.fences = g.fences.of(t.appends) // taken before putBack asks whether the caller still waits
 			again = append(again, t)
 		default:
 			apart = append(apart, t)
 		}
 	}
 	l.putBack(again)
-	d.oneByOne(ctx, l, apart)
+	g.oneByOne(ctx, l, apart)
 }
 
 // conflict names the first stream that is not at its version.
@@ -372,7 +396,7 @@ func conflict(appends []messagestore.Append, versions []int64) error {
 // oneByOne writes each ticket alone. It waits once for a locked category. If a write was cancelled,
 // it may have waited for a lock or be slow itself, so the next write to its category is tried too,
 // but behind all others.
-func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
+func (g *groups) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
 	kept := map[string]error{} // by the categories
 	var later []*ticket
 	for _, t := range tickets {
@@ -385,7 +409,7 @@ func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
 			t.answer(nil, err)
 			continue
 		}
-		if err := d.alone(ctx, t); pglink.IsLockTimeout(err) || pglink.IsCancelled(err) {
+		if err := g.alone(ctx, t); pglink.IsLockTimeout(err) || pglink.IsCancelled(err) {
 			kept[categories] = err
 		}
 	}
@@ -393,10 +417,10 @@ func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
 }
 
 // alone writes a single ticket, with its own timeout.
-func (d *Driver) alone(ctx context.Context, t *ticket) error {
-	ctx, cancel := context.WithTimeout(ctx, d.groups.timeout)
+func (g *groups) alone(ctx context.Context, t *ticket) error {
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	written, met, err := d.appendAll(ctx, t.appends, t.fences, t.meet, t.begin)
+	written, met, err := g.appendAll(ctx, t.appends, t.fences, t.meet, t.begin)
 	switch {
 	case err != nil:
 		t.answer(nil, err)

@@ -29,12 +29,12 @@ func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) (
 var errRemoved = errors.New("the message that the write met was removed")
 
 // complete reads the data and metadata that were too large to be sent along, or are null.
-func (d *Driver) complete(ctx context.Context, met *messagestore.Conflict) error {
+func (g *gathering) complete(ctx context.Context, met *messagestore.Conflict) error {
 	for i, m := range met.Last {
 		if m == nil || m.Data != nil {
 			continue
 		}
-		found, err := d.ReadStream(ctx, messagestore.StreamQuery{Stream: m.Stream, From: m.Position, Limit: 1})
+		found, err := g.ReadStream(ctx, messagestore.StreamQuery{Stream: m.Stream, From: m.Position, Limit: 1})
 		if err != nil {
 			return err
 		}

@@ -9,8 +9,8 @@ import (
 
 // Now implements [messagestore.Driver] with the server's clock_timestamp(), which stamps
 // messages too.
-func (d *Driver) Now(ctx context.Context) (time.Time, error) {
+func (r reader) Now(ctx context.Context) (time.Time, error) {
 	var micros int64
-	err := d.query(ctx, nowSQL, nil, func(rows pgx.Rows) error { return rows.Scan(&micros) })
+	err := r.query(ctx, nowSQL, nil, func(rows pgx.Rows) error { return rows.Scan(&micros) })
 	return time.UnixMicro(micros).UTC(), err
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+// The parameter of heads and of ring.
+var headsOIDs = []uint32{pgtype.TextArrayOID}
+
 // encoders are reused: a group's parameters are as large as its messages, and pgx has copied them
 // once they are sent.
 var encoders = sync.Pool{New: func() any { return &pglink.Encoder{} }}

@@ -133,36 +133,47 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// DB is the database of a driver: a [*pgxpool.Pool], a [*pgxpool.Conn], a [*pgx.Conn] or a
-// [pgx.Tx].
-type DB = pglink.DB
-
 // schemaVersion is the schema version that this driver needs.
 const schemaVersion = 9
+
+var (
+	_ messagestore.Driver                 = (*Driver)(nil)
+	_ messagestore.TransactDriver[pgx.Tx] = (*Driver)(nil)
+	_ queuing.Driver                      = (*Driver)(nil)
+	_ report.Driver                       = (*Driver)(nil)
+)
 
 // Driver is a [messagestore.Driver]. It is safe for concurrent use, except over a transaction. Over
 // a connection its calls take turns.
 type Driver struct {
-	link      *pglink.Link
-	gathering *gathering // only over a pool, else nil
-	groups    *groups    // only over a pool, else nil, and each write is sent alone
-	schema    string
-	queries   *queries
-	fences    fences
-	notify    bool // a write sends a NOTIFY
-	keep      bool // let a session keep freed memory
-	log       logger.Logger
-	close     func()
+	// The parts have most of the methods. Each knows only what it is over: the groups a writer, the
+	// gathering a reader, and all of them the database.
+	*database
+	*gathering
+	*groups
+	queues
+
+	config Config
+	close  func() // the pool of Open
+}
+
+func newDriver(link *pglink.Link, config Config, queries *queries) *Driver {
+	b := &database{link: link, queries: queries}
+	w := writer{database: b, notify: !config.NoNotify, log: config.Logger}
+	return &Driver{b, newGathering(reader{b}), newGroups(w), queues{b}, config, func() {}}
 }
 
 // Config configures a [Driver]. nil means the defaults.
@@ -199,44 +210,49 @@ type Config struct {
 // [messagestore.ErrInvalid] and names each mistake: an invalid schema name, a nil db. New makes no
 // round trip.
 func New(db DB, config *Config) (*Driver, error) {
-	d, err := configured(config, pglink.IsNil(db))
+	c, err := configured(config, pglink.IsNil(db))
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	d.over(db)
-	return d, nil
+	return newDriver(pglink.New(db, c.link()), c, queriesFor(c.Schema)), nil
 }
 
-// over sets the database of d.
-func (d *Driver) over(db DB) {
-	d.link = pglink.New(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log, KeepMemory: d.keep})
-	if d.link.Pool() != nil {
-		d.groups = newGroups()
-		d.gathering = newGathering(d.link.Connections())
+// Over implements [messagestore.Driver] for a [pgx.Tx], and for the *sql.Tx of a function of
+// Transact with that function's context.
+func (d *Driver) Over(ctx context.Context, tx any) (messagestore.Driver, error) {
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		return newDriver(pglink.New(tx, d.config.link()), d.config, d.queries), nil
+	case *sql.Tx:
+		if ctx.Value(heldKey{d.database}) != nil {
+			return d, nil
+		}
+		return nil, fmt.Errorf("%w: a *sql.Tx is that of a function of Transact, with its context", messagestore.ErrNotSupported)
 	}
+	return nil, fmt.Errorf("%w: a %T is no pgx.Tx", messagestore.ErrNotSupported, tx)
 }
 
 var errNoDatabase = messagestore.NewInvalidError("database", nil, "it is nil: give a pool, a connection or a transaction")
 
-// configured returns a driver without a database, or an error with all mistakes. none says that the
-// caller's database is nil, which is a mistake too.
-func configured(config *Config, none bool) (*Driver, error) {
-	if config == nil {
-		config = &Config{}
+// configured returns config with the schema's name, or an error with all mistakes. none says that
+// the caller's database is nil, which is a mistake too.
+func configured(config *Config, none bool) (c Config, _ error) {
+	if config != nil {
+		c = *config
 	}
-	d := &Driver{schema: cmp.Or(config.Schema, pglink.DefaultSchema), notify: !config.NoNotify, keep: !config.GiveMemoryBack, log: config.Logger, close: func() {}}
+	c.Schema = cmp.Or(c.Schema, pglink.DefaultSchema)
 	var wrong []error
-	if rule := pglink.CheckSchema(d.schema); rule != "" {
-		wrong = append(wrong, messagestore.NewInvalidError("schema", d.schema, rule))
+	if rule := pglink.CheckSchema(c.Schema); rule != "" {
+		wrong = append(wrong, messagestore.NewInvalidError("schema", c.Schema, rule))
 	}
 	if none {
 		wrong = append(wrong, errNoDatabase)
 	}
-	if len(wrong) > 0 {
-		return nil, errors.Join(wrong...)
-	}
-	d.queries = queriesFor(d.schema)
-	return d, nil
+	return c, errors.Join(wrong...)
+}
+
+func (c Config) link() pglink.Config {
+	return pglink.Config{Schema: c.Schema, Version: schemaVersion, Logger: c.Logger, KeepMemory: !c.GiveMemoryBack}
 }
 
 // Open returns a driver over a new pool, which Close closes. It connects once, and returns an error
@@ -254,7 +270,7 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 	if ctx == nil {
 		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
 	}
-	d, err := configured(config, false)
+	c, err := configured(config, false)
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}
@@ -268,7 +284,7 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 	if clear != "" && config != nil {
 		config.Logger.Warn().Str("host", clear).Msg("the connection may not be encrypted: sslmode=verify-full in the URL encrypts it and verifies the host")
 	}
-	d.over(pool)
+	d := newDriver(pglink.New(pool, c.link()), c, queriesFor(c.Schema))
 	d.close = pool.Close
 	if err := d.with(ctx, func(DB) error { return nil }); err != nil {
 		pglink.CloseWithin(ctx, pool)
@@ -301,29 +317,13 @@ func WatchReplication(config *pgx.ConnConfig) {
 // driver's extra connections end 10 seconds after their last use.
 func (d *Driver) Close() error {
 	d.close()
-	if d.link != nil {
-		d.link.CloseApart()
-	}
+	d.link.CloseApart()
 	return nil
 }
 
 // Connections implements [messagestore.Driver]: the size of the pool, and 1 for a connection
 // or a transaction.
-func (d *Driver) Connections() int {
-	if d.link == nil {
-		return 0
-	}
-	return d.link.Connections()
-}
+func (d *Driver) Connections() int { return d.link.Connections() }
 
-// with calls f with a connection or transaction that only f uses meanwhile, on a server that passed
-// the checks.
-func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
-	if ctx == nil {
-		return messagestore.NewInvalidError("context", nil, "it is nil")
-	}
-	if d.onlyConnection(ctx) {
-		return errOnlyConnection
-	}
-	return matched(d.link.With(ctx, f))
-}
+// Forgets implements [messagestore.Driver]: package admin can forget keys.
+func (*Driver) Forgets() bool { return true }

@@ -16,12 +16,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ queuing.Driver = (*Driver)(nil)
+// queues change and show queues.
+type queues struct{ *database }
 
 // QueueTake implements [queuing.Driver].
-func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+func (qs queues) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
 	var taken queuing.Taken
-	err := d.changeQueue(ctx, d.queries.queueTake, takeArguments(t), func(rows pgx.Rows) error {
+	err := qs.changeQueue(ctx, qs.queries.queueTake, takeArguments(t), func(rows pgx.Rows) error {
 		taken = queuing.Taken{}
 		return scanTaken(rows.Scan, &taken)
 	})
@@ -163,34 +164,22 @@ func orNull[T comparable](v T) *T {
 
 // changeQueue calls a function that changes a queue, at READ COMMITTED, in a new transaction. If
 // the answer is lost, the outcome is unknown.
-func (d *Driver) changeQueue(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
-	return d.with(ctx, func(db DB) error {
-		if d.link.InTransaction(db) {
+func (qs queues) changeQueue(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
+	return qs.with(ctx, func(db DB) error {
+		if qs.link.InTransaction(db) {
 			return fmt.Errorf("%w: a queue is changed in a step of its own, not in a transaction of the caller's", messagestore.ErrNotSupported)
 		}
-		err := d.link.Read(ctx, db, sql, args, each)
+		err := qs.link.Read(ctx, db, sql, args, each)
 		if pglink.IsUnsupported(err) { // the user's default is another level
-			err = d.atReadCommitted(ctx, db, func(tx DB) error { return d.link.Read(ctx, tx, sql, args, each) })
+			err = atReadCommitted(ctx, db, func(tx DB) error { return qs.link.Read(ctx, tx, sql, args, each) })
 		}
 		return writeFailed(err, nil)
 	})
 }
 
-func (d *Driver) atReadCommitted(ctx context.Context, db DB, f func(tx DB) error) error {
-	tx, err := pglink.Begin(ctx, db)
-	if err != nil {
-		return err
-	}
-	defer pglink.RollBack(ctx, tx)
-	if err := f(tx); err != nil {
-		return err
-	}
-	return tx.Commit(ctx)
-}
-
 // QueueReady implements [queuing.Driver].
-func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing.Ready, err error) {
-	err = d.query(ctx, d.queries.queueReady, []any{q.Name, string(q.Category)}, func(rows pgx.Rows) error {
+func (qs queues) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing.Ready, err error) {
+	err = qs.query(ctx, qs.queries.queueReady, []any{q.Name, string(q.Category)}, func(rows pgx.Rows) error {
 		var wake pgtype.Int8
 		err := rows.Scan(&ready.Ready, &wake, &ready.Parked, &ready.Asked)
 		ready.Wake = wakeOf(wake)
@@ -200,10 +189,10 @@ func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing
 }
 
 // QueueExtend implements [queuing.Driver].
-func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) (lost []queuing.Delivery, err error) {
+func (qs queues) QueueExtend(ctx context.Context, e queuing.Extension) (lost []queuing.Delivery, err error) {
 	positions, versions := split(e.Deliveries)
 	var gone []int64
-	err = d.changeQueue(ctx, d.queries.queueExtend, []any{e.Name, string(e.Category), e.Session, e.Lease.Microseconds(), positions, versions, pglink.OrNull(string(e.Notes.JSON()))}, func(rows pgx.Rows) error {
+	err = qs.changeQueue(ctx, qs.queries.queueExtend, []any{e.Name, string(e.Category), e.Session, e.Lease.Microseconds(), positions, versions, pglink.OrNull(string(e.Notes.JSON()))}, func(rows pgx.Rows) error {
 		return rows.Scan(&gone)
 	})
 	if err != nil {
@@ -222,19 +211,19 @@ func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) (lost []q
 }
 
 // QueueLeave implements [queuing.Driver].
-func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
+func (qs queues) QueueLeave(ctx context.Context, l queuing.Leave) error {
 	positions, versions := split(l.Keep)
 	args := []any{l.Name, string(l.Category), l.Session, orNull(l.Next), orNull(l.Lease.Microseconds()), positions, versions}
-	return d.changeQueue(ctx, d.queries.queueLeave, args, func(pgx.Rows) error { return nil })
+	return qs.changeQueue(ctx, qs.queries.queueLeave, args, func(pgx.Rows) error { return nil })
 }
 
 // QueueFinish implements [queuing.Driver]. With the context of a function of [Driver.Transact] it
 // runs in that transaction.
-func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, session int64, deliveries []queuing.Delivery) (endings []queuing.Ending, err error) {
+func (qs queues) QueueFinish(ctx context.Context, q queuing.Queue, session int64, deliveries []queuing.Delivery) (endings []queuing.Ending, err error) {
 	positions, versions := split(deliveries)
-	err = d.reads(ctx, func(db DB) error {
-		own := !d.link.InTransaction(db)
-		err := d.link.Read(ctx, db, d.queries.queueFinish, []any{q.Name, string(q.Category), session, positions, versions}, func(rows pgx.Rows) error {
+	err = qs.reads(ctx, func(db DB) error {
+		own := !qs.link.InTransaction(db)
+		err := qs.link.Read(ctx, db, qs.queries.queueFinish, []any{q.Name, string(q.Category), session, positions, versions}, func(rows pgx.Rows) error {
 			var letters pgtype.Text
 			err := rows.Scan(&letters)
 			endings = endingsOf(letters.String)
@@ -255,13 +244,13 @@ func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, session int64
 }
 
 // QueueChange implements [queuing.Driver].
-func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) (changed []messagestore.GlobalPosition, err error) {
+func (qs queues) QueueChange(ctx context.Context, c queuing.Change) (changed []messagestore.GlobalPosition, err error) {
 	positions := make([]int64, len(c.Positions))
 	for i, position := range c.Positions {
 		positions[i] = int64(position)
 	}
 	var done []int64
-	err = d.changeQueue(ctx, d.queries.queueChange, []any{c.Name, string(c.Category), string(c.Action), positions, pglink.OrNull(c.Reason)}, func(rows pgx.Rows) error {
+	err = qs.changeQueue(ctx, qs.queries.queueChange, []any{c.Name, string(c.Category), string(c.Action), positions, pglink.OrNull(c.Reason)}, func(rows pgx.Rows) error {
 		return rows.Scan(&done)
 	})
 	if err != nil {
@@ -274,15 +263,15 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) (changed []m
 }
 
 // QueuePark implements [queuing.Driver].
-func (d *Driver) QueuePark(ctx context.Context, p queuing.Parking) (parked bool, err error) {
+func (qs queues) QueuePark(ctx context.Context, p queuing.Parking) (parked bool, err error) {
 	args := []any{p.Name, string(p.Category), int64(p.Position), int32(p.Failures), pglink.OrNull(p.Error), p.Asked, p.Finished} //nolint:gosec // the database refuses values out of bounds
-	err = d.changeQueue(ctx, d.queries.queuePark, args, func(rows pgx.Rows) error { return rows.Scan(&parked) })
+	err = qs.changeQueue(ctx, qs.queries.queuePark, args, func(rows pgx.Rows) error { return rows.Scan(&parked) })
 	return parked, err
 }
 
 // QueueRemove implements [queuing.Driver]. It needs the role dibs_admin.
-func (d *Driver) QueueRemove(ctx context.Context, r queuing.Removal) (removed queuing.RemovedQueue, err error) {
-	err = d.changeQueue(ctx, d.queries.queueRemove, []any{r.Name, string(r.Category), r.Unfinished, r.FreeName}, func(rows pgx.Rows) error {
+func (qs queues) QueueRemove(ctx context.Context, r queuing.Removal) (removed queuing.RemovedQueue, err error) {
+	err = qs.changeQueue(ctx, qs.queries.queueRemove, []any{r.Name, string(r.Category), r.Unfinished, r.FreeName}, func(rows pgx.Rows) error {
 		return rows.Scan(&removed.Done, &removed.NameKept, &removed.Waiting, &removed.Out, &removed.Later, &removed.Suspended, &removed.Held, &removed.Dead)
 	})
 	if err != nil {
@@ -329,9 +318,9 @@ func scanItem(rows pgx.Rows, log *[]byte) (queuing.Item, error) {
 }
 
 // QueueItem implements [queuing.Driver].
-func (d *Driver) QueueItem(ctx context.Context, q queuing.Queue, position messagestore.GlobalPosition) (item queuing.Item, err error) {
+func (qs queues) QueueItem(ctx context.Context, q queuing.Queue, position messagestore.GlobalPosition) (item queuing.Item, err error) {
 	found := false
-	err = d.query(ctx, d.queries.queueItem, []any{q.Name, string(q.Category), int64(position)}, func(rows pgx.Rows) error {
+	err = qs.query(ctx, qs.queries.queueItem, []any{q.Name, string(q.Category), int64(position)}, func(rows pgx.Rows) error {
 		var log []byte
 		var err error
 		if item, err = scanItem(rows, &log); err != nil {
@@ -375,8 +364,8 @@ func entriesOf(raw []byte) ([]queuing.Entry, error) {
 }
 
 // QueueItems implements [queuing.Driver].
-func (d *Driver) QueueItems(ctx context.Context, l queuing.List) (items []queuing.Item, err error) {
-	err = d.query(ctx, d.queries.queueItems, []any{l.Name, string(l.Category), string(l.State), int64(l.From), int32(l.Limit), int64(queuing.MaxListBytes)}, func(rows pgx.Rows) error { //nolint:gosec // the database refuses more
+func (qs queues) QueueItems(ctx context.Context, l queuing.List) (items []queuing.Item, err error) {
+	err = qs.query(ctx, qs.queries.queueItems, []any{l.Name, string(l.Category), string(l.State), int64(l.From), int32(l.Limit), int64(queuing.MaxListBytes)}, func(rows pgx.Rows) error { //nolint:gosec // the database refuses more
 		item, err := scanItem(rows, nil)
 		items = append(items, item)
 		return err
@@ -388,8 +377,8 @@ func (d *Driver) QueueItems(ctx context.Context, l queuing.List) (items []queuin
 }
 
 // Queues implements [queuing.Driver].
-func (d *Driver) Queues(ctx context.Context) (all []queuing.Status, err error) {
-	err = d.query(ctx, d.queries.queueStates, nil, func(rows pgx.Rows) error {
+func (qs queues) Queues(ctx context.Context) (all []queuing.Status, err error) {
+	err = qs.query(ctx, qs.queries.queueStates, nil, func(rows pgx.Rows) error {
 		var s queuing.Status
 		var oldest, changed pgtype.Int8
 		var at int64

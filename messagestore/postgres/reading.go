@@ -1,13 +1,11 @@
 package postgres
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
@@ -24,25 +22,6 @@ type reading struct {
 	rows  rowReader
 	held  int
 	full  bool
-}
-
-// readMessages calls the function. Outside a transaction it decodes the rows from the connection's
-// buffers. In a transaction pgx reads them, because only pgx knows whether the transaction has
-// ended.
-func (d *Driver) readMessages(ctx context.Context, r *reading) error {
-	return d.reads(ctx, func(db DB) error {
-		conn := pglink.Conn(db)
-		if conn != nil && !d.link.InTransaction(db) {
-			return failed(d.link.Exec(ctx, conn, r.sql, nil, binaryParameters(r.args), r.take))
-		}
-		return failed(d.link.Read(ctx, db, r.sql, r.args, func(rows pgx.Rows) error {
-			m, more, err := r.rows.row(rows)
-			if err == nil {
-				err = r.add(m, more)
-			}
-			return err
-		}))
-	})
 }
 
 var errNoMessage = errors.New("read messages: the database answered with what is no message")
@@ -139,3 +118,7 @@ func binaryParameters(args []any) [][]byte {
 	}
 	return parameters
 }
+
+// maxPageBytes is roughly how much data a page holds, unless a single message has more. The limit
+// of a query counts messages, which may be large.
+const maxPageBytes = 16 << 20

@@ -13,11 +13,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ report.Driver = (*Driver)(nil)
-
 // Report implements the driver's part of internal/report, for the command dibs report. It runs one
 // statement, which takes no lock that a writer waits for.
-func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
+func (r reader) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	by := make([]string, len(q.By))
 	for i, key := range q.By {
 		by[i] = string(key)
@@ -28,7 +26,7 @@ func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, err
 	}
 	var counts report.Report
 	args := []any{by, pglink.OrNull(q.Category), pglink.OrNull(q.Containing), string(q.Sort), limit}
-	err := d.query(ctx, d.queries.report, args, func(rows pgx.Rows) error {
+	err := r.query(ctx, r.queries.report, args, func(rows pgx.Rows) error {
 		var row report.Row
 		var first, last, position, global, groups pgtype.Int8
 		if err := rows.Scan(&row.Names, &row.Messages, &row.Bytes, &first, &last, &position, &global, &groups); err != nil {
@@ -58,9 +56,9 @@ func timeIn(micros pgtype.Int8) time.Time {
 }
 
 // Categories implements [messagestore.Driver].
-func (d *Driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
+func (r reader) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
 	var found []messagestore.Category
-	err := d.query(ctx, d.queries.categories, []any{pglink.OrNull(containing)}, func(rows pgx.Rows) error {
+	err := r.query(ctx, r.queries.categories, []any{pglink.OrNull(containing)}, func(rows pgx.Rows) error {
 		var name string
 		err := rows.Scan(&name)
 		found = append(found, messagestore.Category(name))
@@ -73,10 +71,10 @@ func (d *Driver) Categories(ctx context.Context, containing string) ([]messagest
 }
 
 // Count implements [messagestore.Driver].
-func (d *Driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
+func (r reader) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
 	types, correlation, size, member := filterArgs(q.Filter)
 	var n int64
-	err := d.query(ctx, d.queries.count, []any{string(q.Category), int64(q.From), int64(q.Limit), types, correlation, size, member}, func(rows pgx.Rows) error {
+	err := r.query(ctx, r.queries.count, []any{string(q.Category), int64(q.From), int64(q.Limit), types, correlation, size, member}, func(rows pgx.Rows) error {
 		return rows.Scan(&n)
 	})
 	return n, err

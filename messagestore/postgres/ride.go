@@ -28,7 +28,7 @@ var (
 // callEachAndTake writes a group and takes from a queue, in one transaction and one round trip. The
 // take sees the group's messages. It locks the queue after the categories; nobody locks a category
 // after a queue, so there is no deadlock. If the take is refused, nothing is written.
-func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*ticket, along *queuing.Ride) (a eachAnswer, refused bool, err error) {
+func (w *writer) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*ticket, along *queuing.Ride) (a eachAnswer, refused bool, err error) {
 	parameters, err := encoded(conn.TypeMap(), takeOIDs, takeArguments(along.Take))
 	if err != nil {
 		along.Tell(queuing.Taken{}, queuing.ErrAlone)
@@ -39,17 +39,17 @@ func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*t
 	defer keep(e)
 	var taken queuing.Taken
 	var malformed error
-	write := pglink.Statement{SQL: d.queries.appendEach, OIDs: eachOIDs, Parameters: eachParameters(e, group, d.notify), Often: true, Read: func(columns [][]byte) (err error) {
+	write := pglink.Statement{SQL: w.queries.appendEach, OIDs: eachOIDs, Parameters: eachParameters(e, group, w.notify), Often: true, Read: func(columns [][]byte) (err error) {
 		a, err = readEach(columns)
 		return err
 	}}
-	take := pglink.Statement{SQL: d.queries.queueTake, OIDs: takeOIDs, Parameters: parameters, Often: true, Read: func(columns [][]byte) error {
+	take := pglink.Statement{SQL: w.queries.queueTake, OIDs: takeOIDs, Parameters: parameters, Often: true, Read: func(columns [][]byte) error {
 		if malformed = scanTaken(scannerOf(conn.TypeMap(), takenOIDs, columns), &taken); malformed == nil {
 			malformed = checkTaken(taken, along.Take)
 		}
 		return nil // the writes succeeded all the same
 	}}
-	tags, err := d.link.Pipeline(ctx, conn, write, take)
+	tags, err := w.link.Pipeline(ctx, conn, write, take)
 	switch {
 	case pglink.Definite(err):
 		along.Tell(queuing.Taken{}, queuing.ErrAlone)

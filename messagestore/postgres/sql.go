@@ -32,12 +32,11 @@ type SQLDriver struct {
 // It is for services that use database/sql, GORM, sqlx or Bun for their own SQL. It sends each
 // write alone, and does not listen: New over a pool is faster.
 func NewSQL(db *sql.DB, config *Config) (*SQLDriver, error) {
-	d, err := configured(config, db == nil)
+	c, err := configured(config, db == nil)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	d.link = pglink.NewSQL(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log, KeepMemory: d.keep})
-	return &SQLDriver{d, db}, nil
+	return &SQLDriver{newDriver(pglink.NewSQL(db, c.link()), c, queriesFor(c.Schema)), db}, nil
 }
 
 // Transact implements [messagestore.TransactDriver] as [Driver.Transact] does. The *sql.Tx uses a
@@ -82,7 +81,7 @@ func (d *SQLDriver) transact(
 	ctx context.Context, std stdConn, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
 ) ([]messagestore.Written, error) {
-	t := &transaction{driver: d.Driver, conn: std.Conn()}
+	t := &transaction{writer: &d.writer, held: held{conn: std.Conn()}}
 	defer t.rollBack(ctx)
 	defer pglink.LeaveAfter(ctx, std.Conn(), abandonAfter)()
 	begun, err := t.begin(ctx, first)

@@ -3,10 +3,15 @@ package postgres
 import (
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 )
+
+// groupTimeout bounds a group, which has no caller's context, and a write that goes straight
+// through, which may have a context without deadline.
+const groupTimeout = 30 * time.Second
 
 // A ticket is a write in a shard. Until it is taken its caller may leave, and then it never
 // happens. If the caller leaves later, the outcome is unknown until Find resolves it by a fence.

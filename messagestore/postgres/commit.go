@@ -27,15 +27,9 @@ var (
 	}
 )
 
-const (
-	beginSQL    = "begin isolation level read committed"
-	rollBackSQL = "rollback"
-)
-
 // commit appends and commits in one round trip. If an append fails, the server skips COMMIT.
 func (t *transaction) commit(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
-	d := t.driver
-	for d.fences.inDoubt(appends) {
+	for t.fences.inDoubt(appends) {
 		if err := t.learn(ctx, appends); err != nil {
 			return nil, err
 		}
@@ -43,16 +37,16 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 	answers := make([]answer, len(appends))
 	statements := []pglink.Statement{{SQL: transactEndSQL}}
 	if len(appends) > 0 {
-		statements = d.writes(appends, answers)
+		statements = t.writes(appends, answers)
 	}
 	commit := len(statements)
 	statements = append(statements, pglink.Statement{SQL: "commit"})
-	if d.notify && len(appends) > 0 {
-		statements = append(statements, pglink.Statement{SQL: d.queries.ring, OIDs: headsOIDs, Parameters: categoriesOf(appends), Often: true})
+	if t.notify && len(appends) > 0 {
+		statements = append(statements, pglink.Statement{SQL: t.queries.ring, OIDs: headsOIDs, Parameters: categoriesOf(appends), Often: true})
 	}
 	var tags []string
 	err := pglink.Replicated(t.conn, func() (err error) {
-		tags, err = d.link.Pipeline(ctx, t.conn, statements...)
+		tags, err = t.link.Pipeline(ctx, t.conn, statements...)
 		if len(tags) > commit {
 			return nil // the server has answered to COMMIT; a reader without a wake-up polls
 		}
@@ -70,7 +64,7 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 	case slices.ContainsFunc(answers, func(a answer) bool { return a.outcome == "" }):
 		return nil, unknownOutcome(errNoAnswer, appends)
 	}
-	d.fences.mark(appends)
+	t.fences.mark(appends)
 	written, _, err := outcome(answers, appends)
 	return written, err
 }
@@ -79,8 +73,8 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 // order of names, which is the order of locking. It returns one statement for all appends if
 // otherwise the messages of a category were out of the given order, or if a stream is named twice,
 // which that statement refuses.
-func (d *Driver) writes(appends []messagestore.Append, answers []answer) []pglink.Statement {
-	fences, marked := d.fences.of(appends), d.fences.marked(appends)
+func (t *transaction) writes(appends []messagestore.Append, answers []answer) []pglink.Statement {
+	fences, marked := t.fences.of(appends), t.fences.marked(appends)
 	order := make([]int, len(appends))
 	for i := range order {
 		order[i] = i
@@ -89,22 +83,22 @@ func (d *Driver) writes(appends []messagestore.Append, answers []answer) []pglin
 	for n, i := range order[1:] {
 		before := order[n]
 		if i < before && appends[i].Stream.Category() == appends[before].Stream.Category() || appends[i].Stream == appends[before].Stream {
-			return []pglink.Statement{d.writeAll(appends, fences, answers)}
+			return []pglink.Statement{t.writeAll(appends, fences, answers)}
 		}
 	}
 	statements := make([]pglink.Statement, 0, len(appends)+2)
 	for _, i := range order {
 		if a := appends[i]; len(a.Records) == 1 && !a.Conditional() {
-			statements = append(statements, d.writeShared(a, fences[i], marked[i], &answers[i]))
+			statements = append(statements, t.writeShared(a, fences[i], marked[i], &answers[i]))
 		} else {
-			statements = append(statements, d.writeAll(appends[i:i+1], fences[i:i+1], answers[i:i+1]))
+			statements = append(statements, t.writeAll(appends[i:i+1], fences[i:i+1], answers[i:i+1]))
 		}
 	}
 	return statements
 }
 
 // writeShared returns the statement that appends one message.
-func (d *Driver) writeShared(a messagestore.Append, fence int64, marked bool, to *answer) pglink.Statement {
+func (t *transaction) writeShared(a messagestore.Append, fence int64, marked bool, to *answer) pglink.Statement {
 	r := &a.Records[0]
 	e := pglink.Encoder{Buffer: make([]byte, 0, 17)}
 	e.Next()
@@ -118,7 +112,7 @@ func (d *Driver) writeShared(a messagestore.Append, fence int64, marked bool, to
 	if len(r.Metadata) > 0 {
 		parameters[5] = r.Metadata
 	}
-	return pglink.Statement{SQL: d.queries.appendShared, OIDs: sharedOIDs, Parameters: parameters, Often: true, Read: func(columns [][]byte) (err error) {
+	return pglink.Statement{SQL: t.queries.appendShared, OIDs: sharedOIDs, Parameters: parameters, Often: true, Read: func(columns [][]byte) (err error) {
 		*to, err = readShared(columns)
 		to.stream = string(a.Stream)
 		return err
@@ -127,9 +121,9 @@ func (d *Driver) writeShared(a messagestore.Append, fence int64, marked bool, to
 
 // writeAll returns the statement of the function append, for several messages, for conditions other
 // than the version, and for checks, which have no message.
-func (d *Driver) writeAll(appends []messagestore.Append, fences []int64, to []answer) pglink.Statement {
+func (t *transaction) writeAll(appends []messagestore.Append, fences []int64, to []answer) pglink.Statement {
 	n := 0
-	return pglink.Statement{SQL: d.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, fences), Often: true, Read: func(columns [][]byte) (err error) {
+	return pglink.Statement{SQL: t.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, fences), Often: true, Read: func(columns [][]byte) (err error) {
 		if n == len(to) {
 			return errNoAnswer
 		}
@@ -163,7 +157,7 @@ func (t *transaction) ask(ctx context.Context, appends []messagestore.Append, be
 		statements = append(statements, pglink.Statement{SQL: sql})
 	}
 	statements = append(statements, pglink.Statement{
-		SQL: t.driver.queries.transactAsk, OIDs: transactOIDs, Parameters: transactParameters(appends, t.driver.fences.of(appends)),
+		SQL: t.queries.transactAsk, OIDs: transactOIDs, Parameters: transactParameters(appends, t.fences.of(appends)),
 		Read: func(columns [][]byte) error {
 			a, err := readAsked(columns)
 			answers = append(answers, a)
@@ -173,14 +167,14 @@ func (t *transaction) ask(ctx context.Context, appends []messagestore.Append, be
 	for _, sql := range after {
 		statements = append(statements, pglink.Statement{SQL: sql})
 	}
-	_, err = t.driver.link.Pipeline(ctx, t.conn, statements...)
+	_, err = t.link.Pipeline(ctx, t.conn, statements...)
 	return answers, err
 }
 
 // learn reads the fence if a Find of this driver has raised it. Otherwise the append after f would
 // carry an old fence and be refused, and f would run again.
 func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) error {
-	fences := &t.driver.fences
+	fences := &t.fences
 	answers, err := t.ask(ctx, appends, []string{"savepoint dibs_fence"}, []string{"rollback to savepoint dibs_fence"})
 	switch {
 	case err == nil && !fences.raised(answers):
@@ -194,8 +188,7 @@ func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) 
 
 // refused returns the result of an append and COMMIT that definitely failed.
 func (t *transaction) refused(ctx context.Context, err error, appends []messagestore.Append) ([]messagestore.Written, error) {
-	d := t.driver
-	d.fences.unmark(appends)
+	t.fences.unmark(appends)
 	e, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case e == nil:
@@ -220,14 +213,13 @@ var errReasonGone = errors.New("the messages were refused, and the reason was go
 // reason rolls back and returns why the messages are not written. The reason may be gone, if a
 // message that was under way has been rolled back since.
 func (t *transaction) reason(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
-	d := t.driver
 	answers, err := t.ask(ctx, appends, []string{rollBackSQL, beginSQL}, []string{rollBackSQL})
 	switch {
 	case err != nil && (pglink.Retryable(err) || pglink.Stale(err)):
 		return nil, &failure.RetryableError{Cause: failed(err)}
 	case err != nil:
 		return nil, refused(fmt.Errorf("the messages are not written, and the question why failed: %w", err), appends)
-	case d.fences.raised(answers):
+	case t.fences.raised(answers):
 		return nil, &failure.RetryableError{Cause: errors.New("a fence was raised")}
 	case len(answers) > 0 && answers[0].outcome == "written":
 		return nil, &failure.RetryableError{Cause: errReasonGone}
