@@ -17,7 +17,6 @@ import (
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A Status is how far a saga is.
@@ -111,12 +110,12 @@ func (s *Saga[In, Out]) Start(id string, in In) messagestore.StreamWrite {
 	return messagestore.To(s.core.category.Stream(id), messagestore.NoStream, outsider(started, err))
 }
 
-func (c *core) start(id string, in any) (event.Started, error) {
+func (c *core) start(id string, in any) (startedEvent, error) {
 	input, err := encode("input", in)
 	if err == nil {
 		err = checkID(id)
 	}
-	return event.Started{Definition: c.name, Version: c.config.Version, Input: input, DeadlineMillis: c.config.Deadline.Milliseconds()}, err
+	return startedEvent{Definition: c.name, Version: c.config.Version, Input: input, DeadlineMillis: c.config.Deadline.Milliseconds()}, err
 }
 
 // checkID refuses an id that cannot be seen, before it is part of a name.
@@ -158,7 +157,7 @@ func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out
 }
 
 // begin writes the first message of a saga, and tells the runner.
-func (c *core) begin(ctx context.Context, id string, started event.Started) (*life, error) {
+func (c *core) begin(ctx context.Context, id string, started startedEvent) (*life, error) {
 	stream := c.category.Stream(id)
 	one := c.kept.begin(stream)
 	m := messagestore.Envelope{Body: started}
@@ -292,14 +291,14 @@ func waitAtMost(ctx context.Context, w *wakeups.Waiter, most time.Duration) erro
 // have ended, even if it is suspended; a saga past a pivot goes on. Cancel writes nothing to a saga
 // that has ended. It returns the status before the change.
 func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[Out], error) {
-	return change[Out](ctx, s.core, "cancel", id, event.CancelRequested{Reason: shorten(reason)}, func(l *life) bool { return l.ended == "" })
+	return change[Out](ctx, s.core, "cancel", id, cancelRequestedEvent{Reason: shorten(reason)}, func(l *life) bool { return l.ended == "" })
 }
 
 // Resume lets a suspended saga go on and gives a reason. The step that failed has all its attempts
 // again. Resume writes nothing to a saga that is not suspended. It returns the status before the
 // change.
 func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[Out], error) {
-	return change[Out](ctx, s.core, "resume", id, event.Resumed{Reason: shorten(reason)}, func(l *life) bool {
+	return change[Out](ctx, s.core, "resume", id, resumedEvent{Reason: shorten(reason)}, func(l *life) bool {
 		return l.state.state() == StateSuspended
 	})
 }
@@ -308,8 +307,8 @@ func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[O
 // Nothing more is done or undone. Resolve writes nothing to a saga that is not suspended or is
 // dead, nor if the saga can still be undone: cancel it. It returns the status before the change.
 func (s *Saga[In, Out]) Resolve(ctx context.Context, id, reason string) (Status[Out], error) {
-	return change[Out](ctx, s.core, "resolve", id, event.Resolved{Reason: shorten(reason)}, func(l *life) bool {
-		return l.state.state() == StateSuspended && l.suspended.Why != event.WhyDead && l.pivoted()
+	return change[Out](ctx, s.core, "resolve", id, resolvedEvent{Reason: shorten(reason)}, func(l *life) bool {
+		return l.state.state() == StateSuspended && l.suspended.Why != whyDead && l.pivoted()
 	})
 }
 
@@ -439,7 +438,7 @@ func (c *core) from(id string, body messagestore.Body, err error) messagestore.S
 	}
 	expected := messagestore.StreamExists
 	switch body.(type) {
-	case event.Signalled, event.Replied:
+	case signalledEvent, repliedEvent:
 		expected = messagestore.StreamExists.Below(maxVersion)
 	}
 	return messagestore.StreamWrite{Stream: c.category.Stream(id), Expected: expected, Bodies: []messagestore.Body{outsider(body, err)}}

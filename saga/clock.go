@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A sample is a reading of the store's clock, between two readings of this process's clock. Only
@@ -77,7 +76,7 @@ func (l *life) setsBack(ctx context.Context) (again bool, err error) {
 		return false, err
 	}
 	l.config.Logger.Warn().Str("saga", string(l.stream)).Stringer("by", l.latest.Sub(l.clock.at).Round(time.Millisecond)).Msg("the store's clock was ahead, or was set back")
-	l.note(event.SetBack{From: l.latest.UnixMicro(), To: l.clock.at.UnixMicro()})
+	l.note(setBackEvent{From: l.latest.UnixMicro(), To: l.clock.at.UnixMicro()})
 	return true, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // compensate undoes the steps that began, the last first, by their records. The function is not
@@ -38,18 +37,18 @@ func (l *life) compensate(ctx context.Context) error {
 			return nil
 		}
 	}
-	return l.write(ctx, event.Compensated{})
+	return l.write(ctx, compensatedEvent{})
 }
 
 // undo undoes a step, or notes that it failed.
 func (l *life) undo(ctx context.Context, began *step) error {
 	defined := l.stepOf(began.Step)
 	if defined == nil {
-		return suspend(event.WhyMissing, began.Step, fmt.Errorf("%s began, and is not among the saga's steps", began.Step))
+		return suspend(whyMissing, began.Step, fmt.Errorf("%s began, and is not among the saga's steps", began.Step))
 	}
 	of := defined.definition()
 	if of.kind != began.Kind {
-		return suspend(event.WhyDiverged, began.Step, fmt.Errorf("undo %s: it began as %s, and is %s now", began.Step, kinds[began.Kind], kinds[of.kind]))
+		return suspend(whyDiverged, began.Step, fmt.Errorf("undo %s: it began as %s, and is %s now", began.Step, kinds[began.Kind], kinds[of.kind]))
 	}
 	err := defined.undo(ctx, l, began)
 	ofStore, isStore := errors.AsType[*storeError](err)
@@ -66,7 +65,7 @@ func (l *life) undo(ctx context.Context, began *step) error {
 	case found.Asks(failure.Skip):
 		return skipped(began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
 	case found != nil && !asked, !asked && of.undoing.MaxAttempts > 0 && began.undoFailures+1 >= of.undoing.MaxAttempts:
-		return suspend(event.WhyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
+		return suspend(whyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
 	}
 	attempt := began.undoAttempts + 1
 	pause := of.undoing.pause(began.undoFailures + 1)
@@ -77,6 +76,6 @@ func (l *life) undo(ctx context.Context, began *step) error {
 	if clockErr != nil {
 		return clockErr
 	}
-	l.note(event.UndoFailed{Step: began.Step, Attempt: attempt, Error: textOf(err), RetryAt: now.Add(pause).UnixMicro(), At: reached.UnixMicro(), Asked: asked})
+	l.note(undoFailedEvent{Step: began.Step, Attempt: attempt, Error: textOf(err), RetryAt: now.Add(pause).UnixMicro(), At: reached.UnixMicro(), Asked: asked})
 	return nil
 }

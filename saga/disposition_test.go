@@ -15,7 +15,6 @@ import (
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A disposed is how a saga is after one of its functions had a disposition.
@@ -81,9 +80,9 @@ func TestDispositions(t *testing.T) {
 				return inARow(t, store, w.step("flight", nil), w.step("hotel", policies[name]))
 			},
 			map[string]disposed{
-				"Park":       {saga.StateSuspended, event.WhyFailed, "book flight, book hotel"},
+				"Park":       {saga.StateSuspended, "failed", "book flight, book hotel"},
 				"RetryAfter": {saga.StateCompleted, "", "book flight, book hotel, book hotel, book hotel, book hotel, book hotel"},
-				"Skip":       {saga.StateSuspended, event.WhyInvalid, "book flight, book hotel"},
+				"Skip":       {saga.StateSuspended, "invalid", "book flight, book hotel"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, book hotel, cancel hotel?, cancel flight"},
 			},
 		},
@@ -95,10 +94,10 @@ func TestDispositions(t *testing.T) {
 				return inARow(t, store, w.step("flight", policies[name]), w.step("hotel", nil))
 			},
 			map[string]disposed{
-				"Park":       {saga.StateSuspended, event.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
+				"Park":       {saga.StateSuspended, "undo failed", "book flight, book hotel, cancel hotel?, cancel flight"},
 				"RetryAfter": {saga.StateCompensated, "", "book flight, book hotel, cancel hotel?, cancel flight, cancel flight, cancel flight, cancel flight, cancel flight"},
-				"Skip":       {saga.StateSuspended, event.WhyInvalid, "book flight, book hotel, cancel hotel?, cancel flight"},
-				"Refuse":     {saga.StateSuspended, event.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
+				"Skip":       {saga.StateSuspended, "invalid", "book flight, book hotel, cancel hotel?, cancel flight"},
+				"Refuse":     {saga.StateSuspended, "undo failed", "book flight, book hotel, cancel hotel?, cancel flight"},
 			},
 		},
 		"function": {
@@ -117,9 +116,9 @@ func TestDispositions(t *testing.T) {
 				}, saga.Steps{flight}, nil)
 			},
 			map[string]disposed{
-				"Park":       {saga.StateSuspended, event.WhyFailed, "book flight"},
+				"Park":       {saga.StateSuspended, "failed", "book flight"},
 				"RetryAfter": {saga.StateCompleted, "", "book flight"},
-				"Skip":       {saga.StateSuspended, event.WhyInvalid, "book flight"},
+				"Skip":       {saga.StateSuspended, "invalid", "book flight"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, cancel flight"},
 			},
 		},
@@ -135,9 +134,9 @@ func TestDispositions(t *testing.T) {
 				}, nil, nil)
 			},
 			map[string]disposed{
-				"Park":       {saga.StateSuspended, event.WhyFailed, ""},
+				"Park":       {saga.StateSuspended, "failed", ""},
 				"RetryAfter": {saga.StateCompleted, "", ""},
-				"Skip":       {saga.StateSuspended, event.WhyInvalid, ""},
+				"Skip":       {saga.StateSuspended, "invalid", ""},
 				"Refuse":     {saga.StateCompensated, "", ""},
 			},
 		},
@@ -169,9 +168,9 @@ func TestDispositions(t *testing.T) {
 				return s
 			},
 			map[string]disposed{
-				"Park":       {saga.StateSuspended, event.WhyFailed, "book flight, ask"},
+				"Park":       {saga.StateSuspended, "failed", "book flight, ask"},
 				"RetryAfter": {saga.StateCompleted, "", "book flight, ask, ask, ask, ask"},
-				"Skip":       {saga.StateSuspended, event.WhyInvalid, "book flight, ask"},
+				"Skip":       {saga.StateSuspended, "invalid", "book flight, ask"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, ask, take back <nil>, cancel flight"},
 			},
 		},
@@ -226,9 +225,9 @@ func TestDispositionsOfATransaction(t *testing.T) {
 
 		rows int
 	}{
-		"Park":       {disposed{saga.StateSuspended, event.WhyFailed, "take"}, 0},
+		"Park":       {disposed{saga.StateSuspended, "failed", "take"}, 0},
 		"RetryAfter": {disposed{saga.StateCompleted, "", "take, take, take, take"}, 1},
-		"Skip":       {disposed{saga.StateSuspended, event.WhyInvalid, "take"}, 0},
+		"Skip":       {disposed{saga.StateSuspended, "invalid", "take"}, 0},
 		"Refuse":     {disposed{saga.StateCompensated, "", "take"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // ErrWaiting is the error of a step that has to wait: for a reply, a time, or its next attempt. The
@@ -130,7 +129,7 @@ func isOutageState(err error) (is, answered bool) {
 }
 
 // A suspension is the error of a run that ends with the saga suspended.
-type suspension struct{ event.Suspended }
+type suspension struct{ suspendedEvent }
 
 func (p *suspension) Error() string { return "the saga is suspended: " + p.Reason }
 
@@ -139,7 +138,7 @@ func suspend(why, step string, reason error) error {
 	if stuck, is := reason.(*suspension); is { //nolint:errorlint // it is one already
 		return stuck
 	}
-	return &suspension{event.Suspended{Why: why, Step: step, Reason: textOf(reason)}}
+	return &suspension{suspendedEvent{Why: why, Step: step, Reason: textOf(reason)}}
 }
 
 func invalid(field string, value any, rule string) error {
@@ -149,7 +148,7 @@ func invalid(field string, value any, rule string) error {
 // skipped returns the error that suspends a saga because a function has returned handler.Skip. A
 // saga cannot skip a step, because the next ones need its output.
 func skipped(step string, err error) error {
-	return suspend(event.WhyInvalid, step, fmt.Errorf("handler.Skip is for a message, and a saga passes over nothing: return nil, or handler.Refuse: %w", err))
+	return suspend(whyInvalid, step, fmt.Errorf("handler.Skip is for a message, and a saga passes over nothing: return nil, or handler.Refuse: %w", err))
 }
 
 const maxText = 500

@@ -56,3 +56,18 @@ func KeptBytes(of answered) int {
 
 // MaxKeptBytes bounds that.
 const MaxKeptBytes = maxKeptBytes
+
+// Messages in the stream of a saga.
+type (
+	StartedEvent   = startedEvent
+	BeganEvent     = beganEvent
+	DoneEvent      = doneEvent
+	FailedEvent    = failedEvent
+	CompletedEvent = completedEvent
+	RepliedEvent   = repliedEvent
+	SignalledEvent = signalledEvent
+	ResumedEvent   = resumedEvent
+)
+
+// OutsideTypes are the types of those that come from outside of a runner.
+var OutsideTypes = outsideTypes

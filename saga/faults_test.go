@@ -24,7 +24,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // standing is how the queue of the sagas stands.
@@ -147,7 +146,7 @@ func TestADefiniteErrorOfATransactionIsAnAttemptOnPostgreSQL(t *testing.T) {
 
 				if undo {
 					require.Equal(t, saga.StateSuspended, status.State, "%+v", status)
-					require.Equal(t, event.WhyUndo, status.Suspended)
+					require.Equal(t, "undo failed", status.Suspended)
 					require.Equal(t, 4, th.w.calls["give back"])
 				} else {
 					require.Equal(t, saga.StateCompensated, status.State, "%+v", status)
@@ -213,7 +212,7 @@ func TestASagaThatMeetsAnOutageAloneIsSuspended(t *testing.T) {
 
 	status = waitInTime(t, s, "7")
 	require.Equal(t, saga.StateSuspended, status.State)
-	require.Equal(t, event.WhyFailed, status.Suspended)
+	require.Equal(t, "failed", status.Suspended)
 	require.Contains(t, status.Reason, "terminating connection")
 	_, err = s.Resume(t.Context(), "7", "mended")
 	require.NoError(t, err)
@@ -468,7 +467,7 @@ func refusedAndAskedAgain(t *testing.T, early bool) {
 	require.Len(t, commands(t, store, "LIS"), 2)
 	again := testkit.Must(store.Last(t.Context(), "car:command-LIS"))
 	require.Equal(t, "2", again.Metadata.Properties.Get("sagaAttempt"))
-	write(t, store, messagestore.To("booking:saga-7", messagestore.StreamExists, event.Replied{Step: "car", Attempt: 1, Output: []byte(`{"car":"late"}`)}))
+	write(t, store, messagestore.To("booking:saga-7", messagestore.StreamExists, saga.RepliedEvent{Step: "car", Attempt: 1, Output: []byte(`{"car":"late"}`)}))
 	time.Sleep(time.Second)
 	write(t, store, s.Reply("7", "car", rented{"a red one"}))
 	require.Equal(t, "a red one", waitFor(t, s, "7").Out.Car)
@@ -500,7 +499,7 @@ func TestARecordedFailureStaysThroughADivergence(t *testing.T) {
 		stop = running(t, bad)
 		time.Sleep(time.Hour)
 		status := waitFor(t, bad, "7")
-		require.Equal(t, event.WhyDiverged, status.Suspended)
+		require.Equal(t, "diverged", status.Suspended)
 		require.Equal(t, "flight", status.Step)
 		stop()
 
@@ -604,7 +603,7 @@ func TestAKeyThatIsNoneSuspends(t *testing.T) {
 			}, saga.Steps{hotel}, nil)
 			defer running(t, s)()
 			begin(t, s, "7", trip{"LIS"})
-			require.Equal(t, event.WhyInvalid, waitFor(t, s, "7").Suspended)
+			require.Equal(t, "invalid", waitFor(t, s, "7").Suspended)
 		})
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // flood sends a saga signals that it does not receive until they are refused, and returns how many it took.
@@ -87,7 +86,7 @@ func TestASagaWithMoreSignalsThanItTakesIsUndone(t *testing.T) {
 		for range 30 {
 			var many []messagestore.Body
 			for i := range 1000 {
-				many = append(many, event.Signalled{Name: "other", Value: json.RawMessage(fmt.Sprint(i))})
+				many = append(many, saga.SignalledEvent{Name: "other", Value: json.RawMessage(fmt.Sprint(i))})
 			}
 			write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, many...))
 		}
@@ -114,7 +113,7 @@ func TestASagaIsSuspendedOnce(t *testing.T) {
 		for range 30 { // by no runner: there is no room for the undo either
 			var many []messagestore.Body
 			for range 1000 {
-				many = append(many, event.Failed{Step: "nothing"})
+				many = append(many, saga.FailedEvent{Step: "nothing"})
 			}
 			write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, many...))
 		}
@@ -125,7 +124,7 @@ func TestASagaIsSuspendedOnce(t *testing.T) {
 		require.NoError(t, err)
 		for range 5 {
 			time.Sleep(time.Hour)
-			write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, event.Signalled{Name: "other", Value: json.RawMessage("1")}))
+			write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, saga.SignalledEvent{Name: "other", Value: json.RawMessage("1")}))
 		}
 		synctest.Wait()
 
@@ -188,7 +187,7 @@ func TestAnOperatorPassesOverASignalThatDoesNotFit(t *testing.T) {
 		for range 2 {
 			time.Sleep(time.Minute)
 			status := waitFor(t, s, "7")
-			require.Equal(t, event.WhyInvalid, status.Suspended)
+			require.Equal(t, "invalid", status.Suspended)
 			require.Equal(t, "approved+2", status.Step)
 			_, err = o.SkipSignal(t.Context(), "7", "the old client sends a number")
 			require.NoError(t, err)
@@ -270,7 +269,7 @@ func TestAKindThatHasChangedIsFoundOut(t *testing.T) {
 					return
 				}
 				status := waitInTime(t, changed, "7")
-				require.Equal(t, event.WhyDiverged, status.Suspended, status.Reason)
+				require.Equal(t, "diverged", status.Suspended, status.Reason)
 			})
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 func TestStepsSideBySideBeginInOneWrite(t *testing.T) {
@@ -369,7 +368,7 @@ func TestAFunctionDoesNotEndBeforeItsSteps(t *testing.T) {
 		begin(t, s, "7", trip{"LIS"})
 
 		status := waitFor(t, s, "7")
-		require.Equal(t, event.WhyUnended, status.Suspended)
+		require.Equal(t, "step not ended", status.Suspended)
 
 		// A reply leaves a suspended saga to a person. Its deadline undoes it.
 		write(t, store, s.Reply("7", "car", rented{"one"}))
@@ -496,7 +495,7 @@ func TestBehindAPivotThereIsNoWayBack(t *testing.T) {
 			if reason == "refused" {
 				status := waitFor(t, s, "7")
 				require.Equal(t, saga.StateSuspended, status.State)
-				require.Equal(t, []string{event.WhyFailed, "mail", "mail: the mailbox is full"}, []string{status.Suspended, status.Step, status.Reason})
+				require.Equal(t, []string{"failed", "mail", "mail: the mailbox is full"}, []string{status.Suspended, status.Step, status.Reason})
 				_, err := s.Cancel(t.Context(), "7", "please")
 				require.NoError(t, err)
 				time.Sleep(time.Minute)
@@ -635,7 +634,7 @@ func TestAChangedFunctionIsFoundOut(t *testing.T) {
 				stop = running(t, after)
 				status := waitFor(t, after, "7")
 				require.Equal(t, saga.StateSuspended, status.State)
-				require.Equal(t, event.WhyDiverged, status.Suspended, status.Reason)
+				require.Equal(t, "diverged", status.Suspended, status.Reason)
 				require.Equal(t, "book flight", w.did(), "nothing is done")
 				require.NotContains(t, strings.Join(events(t, store, "7"), " "), "taxi")
 				stop()
@@ -690,7 +689,7 @@ func TestASagaKeepsTheVersionItWasStartedWith(t *testing.T) {
 		three := newSaga(t, store, book2, steps, &saga.Config{Version: 3})
 		defer running(t, three)()
 		status := waitFor(t, three, "10")
-		require.Equal(t, event.WhyVersion, status.Suspended)
+		require.Equal(t, "no version", status.Suspended)
 	})
 }
 
@@ -710,7 +709,7 @@ func TestAStepWithoutADefinitionIsNotCalledUndone(t *testing.T) {
 		require.NoError(t, err)
 		stop = running(t, without)
 		status := waitFor(t, without, "7")
-		require.Equal(t, []string{event.WhyMissing, "car", "car began, and is not among the saga's steps"}, []string{status.Suspended, status.Step, status.Reason})
+		require.Equal(t, []string{"step missing", "car", "car began, and is not among the saga's steps"}, []string{status.Suspended, status.Step, status.Reason})
 		stop()
 
 		s = withCar(t, store, w, nil)
@@ -796,14 +795,14 @@ func TestASagaThatIsTooLongSuspends(t *testing.T) {
 		for range 10 {
 			var many []messagestore.Body
 			for range 1000 {
-				many = append(many, event.Failed{Step: "nothing"})
+				many = append(many, saga.FailedEvent{Step: "nothing"})
 			}
 			write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, many...))
 		}
 		defer running(t, s)()
 
 		status := waitFor(t, s, "7")
-		require.Equal(t, event.WhyTooLong, status.Suspended)
+		require.Equal(t, "too long", status.Suspended)
 		require.Empty(t, w.did())
 		_, err := s.Cancel(t.Context(), "7", "")
 		require.NoError(t, err)
@@ -835,7 +834,7 @@ func TestAStreamThatHoldsNoSagaIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
 		s := travel(t, store, w, nil)
-		write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, event.Resumed{}))
+		write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, saga.ResumedEvent{}))
 		write(t, store, messagestore.To("booking:saga-8", messagestore.AnyVersion, messagestore.Raw{Type: "Started", Data: json.RawMessage(`{"version":"x"}`)}))
 		defer running(t, s)()
 		begin(t, s, "9", trip{"LIS"})

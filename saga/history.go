@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // An Entry is a message in the stream of a saga, with its meaning.
@@ -59,7 +58,7 @@ func (o *Operator) History(ctx context.Context, id string) iter.Seq2[Entry, erro
 
 // tell adds a stored message to the state, and returns its meaning after the messages before it.
 func (s *state) tell(m *messagestore.Message) Entry {
-	body, err := event.Decode(m)
+	body, err := decodeEvent(m)
 	var e Entry
 	switch {
 	case m.IsTombstone():
@@ -82,15 +81,15 @@ func (s *state) tell(m *messagestore.Message) Entry {
 // words describes a message's body, given the messages that the state has.
 func (s *state) words(at time.Time, body messagestore.Body) (e Entry) {
 	switch b := body.(type) {
-	case event.Started:
+	case startedEvent:
 		e.Text, e.Value = fmt.Sprintf("version %d of %s", b.Version, b.Definition), b.Input
 		if b.DeadlineMillis > 0 {
 			e.Text += ", undone from " + stamp(at.Add(deadlineOf(b))) + " on"
 		}
-	case event.Began:
+	case beganEvent:
 		e.Step, e.Attempt, e.Value = b.Step, b.Attempt, b.Input
-		e.Text = fmt.Sprintf("%s begins%s, attempt %d", b.Step, map[string]string{event.KindTx: " in a transaction"}[b.Kind], b.Attempt)
-		if b.Kind == event.KindAsk {
+		e.Text = fmt.Sprintf("%s begins%s, attempt %d", b.Step, map[string]string{kindTx: " in a transaction"}[b.Kind], b.Attempt)
+		if b.Kind == kindAsk {
 			e.Text = fmt.Sprintf("%s is asked for, attempt %d", b.Step, b.Attempt)
 			if b.ReplyBy != 0 {
 				e.Text += ", to be replied to before " + stamp(timeOf(b.ReplyBy))
@@ -99,43 +98,43 @@ func (s *state) words(at time.Time, body messagestore.Body) (e Entry) {
 		if b.Pivot {
 			e.Text += "; it is a pivot"
 		}
-	case event.Done:
+	case doneEvent:
 		e.Step, e.Attempt, e.Value = b.Step, s.attempt(b.Step), b.Output
 		e.Text = fmt.Sprintf("%s is done, attempt %d", b.Step, e.Attempt)
-	case event.Failed:
+	case failedEvent:
 		e.Step, e.Attempt = b.Step, b.Attempt
 		e.Text = fmt.Sprintf("%s failed, attempt %d: %s; %s", b.Step, b.Attempt, b.Error, afterFailure(b))
-	case event.Waiting:
+	case waitingEvent:
 		e.Text = fmt.Sprintf("the sleep %s lasts until %s", b.Name, stamp(timeOf(b.Until)))
 		if b.Signal {
 			e.Text = fmt.Sprintf("it waits for the signal %s until %s", b.Name, stamp(timeOf(b.Until)))
 		}
-	case event.Received:
+	case receivedEvent:
 		e.Text = "it takes the signal " + b.Name
 		if all := s.signals[baseOf(b.Name)]; b.Late {
 			e.Text = fmt.Sprintf("no signal %s came in time", b.Name)
 		} else if b.Index >= 0 && b.Index < len(all) {
 			e.Value = all[b.Index]
 		}
-	case event.Valued:
+	case valuedEvent:
 		e.Text, e.Value = "the value "+b.Name, b.Value
-	case event.Compensating:
+	case compensatingEvent:
 		e.Text = "it is undone: " + b.Reason
-	case event.Undone:
+	case undoneEvent:
 		e.Step, e.Text = b.Step, b.Step+" is undone"
 		if b.Nothing {
 			e.Text = b.Step + " has nothing to undo"
 		}
-	case event.UndoFailed:
+	case undoFailedEvent:
 		e.Step, e.Attempt = b.Step, b.Attempt
 		e.Text = fmt.Sprintf("%s could not be undone, attempt %d: %s; the next at %s", b.Step, b.Attempt, b.Error, stamp(timeOf(b.RetryAt)))
-	case event.Suspended:
+	case suspendedEvent:
 		e.Step, e.Text = b.Step, signed(b.Why+": "+b.Reason, b.By)
-	case event.SetBack:
+	case setBackEvent:
 		e.Text = fmt.Sprintf("the store's clock was ahead by %v: what it computed comes so much earlier", aheadBy(b))
-	case event.Completed:
+	case completedEvent:
 		e.Text, e.Value = "its function returned", b.Output
-	case event.Compensated:
+	case compensatedEvent:
 		e.Text = "each step that began is undone"
 	default:
 		return s.wordsOutside(body)
@@ -147,7 +146,7 @@ func (s *state) words(at time.Time, body messagestore.Body) (e Entry) {
 func (s *state) wordsOutside(body messagestore.Body) (e Entry) {
 	vain := s.ended != ""
 	switch b := body.(type) {
-	case event.Replied:
+	case repliedEvent:
 		e.Step, e.Attempt, e.Value, e.Text = b.Step, b.Attempt, b.Output, "a reply to "+b.Step
 		if b.Error != "" {
 			e.Text = fmt.Sprintf("a refusal of %s: %s", b.Step, b.Error)
@@ -158,14 +157,14 @@ func (s *state) wordsOutside(body messagestore.Body) (e Entry) {
 		case !one.takes(&b):
 			vain = true
 		}
-	case event.Signalled:
+	case signalledEvent:
 		e.Text, e.Value = "the signal "+b.Name, b.Value
-	case event.CancelRequested:
+	case cancelRequestedEvent:
 		e.Text = signed(b.Reason, b.By)
 		vain = vain || s.pivoted()
-	case event.Resumed:
+	case resumedEvent:
 		e.Text = signed(b.Reason, b.By)
-	case event.Resolved:
+	case resolvedEvent:
 		e.Text = signed(b.Reason, b.By)
 		vain = !s.resolvable()
 	}
@@ -184,7 +183,7 @@ func (s *state) attempt(step string) int {
 }
 
 // afterFailure says how a step goes on after an attempt that failed.
-func afterFailure(f event.Failed) string {
+func afterFailure(f failedEvent) string {
 	switch {
 	case f.Refused:
 		return "it is refused"

@@ -17,7 +17,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // plain is a step without an undo.
@@ -106,7 +105,7 @@ func TestAStepOfAnEarlierTurnIsNotCalledAgain(t *testing.T) {
 		input := json.RawMessage(`{"to": "LIS"}`)
 		write(t, store, s.Start("7", trip{"LIS"}))
 		write(t, store, messagestore.To(s.Category().Stream("7"), 0,
-			event.Began{Step: "flight", Attempt: 1, Input: input}, event.Done{Step: "flight", Output: json.RawMessage(`{"reference": "one"}`)}))
+			saga.BeganEvent{Step: "flight", Attempt: 1, Input: input}, saga.DoneEvent{Step: "flight", Output: json.RawMessage(`{"reference": "one"}`)}))
 		defer running(t, s)()
 		require.Equal(t, saga.StateCompleted, waitFor(t, s, "7").State)
 		require.Equal(t, "book hotel, book car", w.did())
@@ -263,8 +262,8 @@ func TestAFirstTurnOfWhatAnotherProcessHasBegunReadsIt(t *testing.T) {
 		there, here := plainly(t, store.Store, w), plainly(t, store, w)
 		begin(t, there, "7", trip{"LIS"})
 		write(t, store.Store, messagestore.To(here.Category().Stream("7"), 0,
-			event.Began{Step: "flight", Attempt: 1, Input: json.RawMessage(`{"to": "LIS"}`)},
-			event.Done{Step: "flight", Output: json.RawMessage(`{"reference": "one"}`)}))
+			saga.BeganEvent{Step: "flight", Attempt: 1, Input: json.RawMessage(`{"to": "LIS"}`)},
+			saga.DoneEvent{Step: "flight", Output: json.RawMessage(`{"reference": "one"}`)}))
 		m := firstOf(t, store, "7")
 		store.before = func() error { return here.Turn(t.Context(), m, 0) }
 		begin(t, here, "7", trip{"LIS"})

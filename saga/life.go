@@ -13,7 +13,6 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A life is the work of one process on one saga, in one turn, until the saga waits, is suspended or
@@ -61,7 +60,7 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool, he
 	for {
 		err := l.advance(ctx)
 		if stuck, is := errors.AsType[*suspension](err); is {
-			err = l.suspend(ctx, stuck.Suspended)
+			err = l.suspend(ctx, stuck.suspendedEvent)
 		}
 		switch {
 		case l.guessed && (errors.Is(err, errMoved) || err == nil && l.waits):
@@ -128,7 +127,7 @@ func (l *life) recall(ctx context.Context, fresh bool) (is bool, err error) {
 // not look for others: the first write, before which nothing is done, shows whether there are any.
 func (l *life) begin(ctx context.Context, fresh bool) error {
 	m := l.cause
-	if !fresh || m.Type != event.TypeStarted || m.Position != 0 {
+	if !fresh || m.Type != typeStarted || m.Position != 0 {
 		_, err := l.read(ctx)
 		return err
 	}
@@ -150,7 +149,7 @@ func (l *life) read(ctx context.Context) (byRunner bool, err error) {
 			return false, &malformedError{err}
 		}
 		l.version, l.seen = m.Position, m.GlobalPosition
-		byRunner = byRunner || !slices.Contains(event.Outside, m.Type)
+		byRunner = byRunner || !slices.Contains(outsideTypes, m.Type)
 	}
 	return byRunner, nil
 }
@@ -202,7 +201,7 @@ func (l *life) advance(ctx context.Context) error {
 	}
 	switch {
 	case reason != "":
-		return l.write(ctx, event.Compensating{Reason: reason})
+		return l.write(ctx, compensatingEvent{Reason: reason})
 	case l.suspended != nil:
 		l.waits = true
 		return nil
@@ -244,7 +243,7 @@ func (l *life) postpone(ctx context.Context) error {
 
 // suspend records that the saga is suspended, unless it already is. If the noted events cannot be
 // written, they are left out: the reason explains it.
-func (l *life) suspend(ctx context.Context, p event.Suspended) error {
+func (l *life) suspend(ctx context.Context, p suspendedEvent) error {
 	if l.suspended != nil {
 		l.waits = true
 		return nil
@@ -287,9 +286,9 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 	written, err := l.store.WriteStreams(ctx, writes...)
 	if err != nil {
 		err = l.moved(err)
-		_, isSuspended := last(events).(event.Suspended)
+		_, isSuspended := last(events).(suspendedEvent)
 		if errors.Is(err, messagestore.ErrInvalid) && !isSuspended {
-			return suspend(event.WhyInvalid, "", err)
+			return suspend(whyInvalid, "", err)
 		}
 		if len(beside) > 0 && !errors.Is(err, errMoved) && !isOutage(err) {
 			return &besideError{err}
@@ -308,13 +307,13 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 // by the other writes.
 func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
 	all := slices.Concat(l.noted, events)
-	_, isSuspended := last(events).(event.Suspended)
+	_, isSuspended := last(events).(suspendedEvent)
 	most := maxEvents
-	if l.compensating != nil || slices.ContainsFunc(events, func(b messagestore.Body) bool { return b.MessageType() == event.TypeCompensating }) {
+	if l.compensating != nil || slices.ContainsFunc(events, func(b messagestore.Body) bool { return b.MessageType() == typeCompensating }) {
 		most *= 2
 	}
 	if l.own+len(events) > most && !isSuspended { // noted events are counted already
-		return nil, suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages of its own", most))
+		return nil, suspend(whyTooLong, "", fmt.Errorf("a saga has at most %d messages of its own", most))
 	}
 	for i, b := range all {
 		all[i] = l.follow(b)
@@ -332,7 +331,7 @@ func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite,
 		case writes[i].Expected == messagestore.AnyVersion && w.Expected == messagestore.AnyVersion:
 			writes[i].Bodies = slices.Concat(writes[i].Bodies, w.Bodies)
 		default:
-			return nil, suspend(event.WhyInvalid, "", invalid("command", string(w.Stream), "two commands of one write are to one stream, at expected versions"))
+			return nil, suspend(whyInvalid, "", invalid("command", string(w.Stream), "two commands of one write are to one stream, at expected versions"))
 		}
 	}
 	return writes, nil

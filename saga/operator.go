@@ -16,7 +16,6 @@ import (
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A StateError says that the state of a saga does not allow a change. Nothing was written.
@@ -155,7 +154,7 @@ func (c *core) list(ctx context.Context, states []State) iter.Seq2[*life, error]
 }
 
 // endTypes are the types of the messages with which a saga ends.
-var endTypes = map[State]string{StateCompleted: event.TypeCompleted, StateCompensated: event.TypeCompensated, StateResolved: event.TypeResolved}
+var endTypes = map[State]string{StateCompleted: typeCompleted, StateCompensated: typeCompensated, StateResolved: typeResolved}
 
 // firstEnds is how many ends are read first, because a caller may stop early. Each further page is
 // larger.
@@ -284,7 +283,7 @@ func (l *life) meet(item queuing.Item) {
 		return
 	}
 	if l.buried = true; l.suspended == nil {
-		l.suspended = &event.Suspended{Why: event.WhyDead, Reason: cmp.Or(item.Error, "its process ended in its turns")}
+		l.suspended = &suspendedEvent{Why: whyDead, Reason: cmp.Or(item.Error, "its process ended in its turns")}
 	}
 }
 
@@ -347,7 +346,7 @@ func (s *state) waitsFor() string {
 			}
 		case !one.retryAt.IsZero():
 			all = append(all, "the next attempt of "+one.Step)
-		case one.Kind == event.KindAsk && !one.settled() && !one.again && !one.unsent:
+		case one.Kind == kindAsk && !one.settled() && !one.again && !one.unsent:
 			all = append(all, "a reply to "+one.Step)
 		}
 	}
@@ -369,7 +368,7 @@ func (s *state) pauses() bool {
 // undone already or is past a pivot, the error is a [*StateError]. Cancel returns the status before
 // the change.
 func (o *Operator) Cancel(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
-	return o.change(ctx, "cancel", id, reason, event.CancelRequested{Reason: reason, By: o.by}, func(l *life) string {
+	return o.change(ctx, "cancel", id, reason, cancelRequestedEvent{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
 		case l.compensating != nil && l.suspended != nil:
 			return "it is being undone already; resume it"
@@ -386,7 +385,7 @@ func (o *Operator) Cancel(ctx context.Context, id, reason string) (Status[json.R
 // its attempts again. If the saga is not suspended, the error is a [*StateError]. Resume returns
 // the status before the change.
 func (o *Operator) Resume(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
-	return o.change(ctx, "resume", id, reason, event.Resumed{Reason: reason, By: o.by}, func(l *life) string {
+	return o.change(ctx, "resume", id, reason, resumedEvent{Reason: reason, By: o.by}, func(l *life) string {
 		if l.suspended == nil {
 			return "only a suspended saga is resumed"
 		}
@@ -399,9 +398,9 @@ func (o *Operator) Resume(ctx context.Context, id, reason string) (Status[json.R
 // the name instead. If the saga is not suspended for a signal, the error is a [*StateError].
 // SkipSignal returns the status before the change.
 func (o *Operator) SkipSignal(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
-	resumed := event.Resumed{Reason: reason, By: o.by}
+	resumed := resumedEvent{Reason: reason, By: o.by}
 	return o.change(ctx, "skip the signal of", id, reason, &resumed, func(l *life) string {
-		if l.suspended == nil || l.suspended.Why != event.WhyInvalid {
+		if l.suspended == nil || l.suspended.Why != whyInvalid {
 			return "it is suspended for no signal"
 		}
 		if received, is := l.received[l.suspended.Step]; !is || received.Late {
@@ -416,11 +415,11 @@ func (o *Operator) SkipSignal(ctx context.Context, id, reason string) (Status[js
 // 500 bytes. Nothing more is done or undone. If the saga is not suspended, or can still be undone,
 // the error is a [*StateError]. Resolve returns the status before the change.
 func (o *Operator) Resolve(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
-	return o.change(ctx, "resolve", id, reason, event.Resolved{Reason: reason, By: o.by}, func(l *life) string {
+	return o.change(ctx, "resolve", id, reason, resolvedEvent{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
 		case l.suspended == nil:
 			return "only a suspended saga is resolved"
-		case l.suspended.Why == event.WhyDead:
+		case l.suspended.Why == whyDead:
 			return "it is dead: resume it"
 		case !l.pivoted():
 			return "it can be undone: cancel it"
@@ -433,7 +432,7 @@ func (o *Operator) Resolve(ctx context.Context, id, reason string) (Status[json.
 // of 1 to 500 bytes. It has all its attempts again. If no step waits for its next attempt, the
 // error is a [*StateError]. Retry returns the status before the change.
 func (o *Operator) Retry(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
-	return o.change(ctx, "retry", id, reason, event.Resumed{Reason: reason, By: o.by}, func(l *life) string {
+	return o.change(ctx, "retry", id, reason, resumedEvent{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
 		case l.suspended != nil:
 			return "resume it"
@@ -449,7 +448,7 @@ func (o *Operator) Retry(ctx context.Context, id, reason string) (Status[json.Ra
 // a resume, with the same key. If the saga has ended or is suspended, the error is a [*StateError].
 // Suspend returns the status before the change.
 func (o *Operator) Suspend(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
-	return o.change(ctx, "suspend", id, reason, event.Suspended{Why: event.WhyOperator, Reason: reason, By: o.by}, func(l *life) string {
+	return o.change(ctx, "suspend", id, reason, suspendedEvent{Why: whyOperator, Reason: reason, By: o.by}, func(l *life) string {
 		if l.suspended != nil {
 			return "it is suspended already"
 		}

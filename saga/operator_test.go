@@ -17,7 +17,6 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 func operator(t *testing.T, store saga.Store) *saga.Operator {
@@ -68,7 +67,7 @@ func TestAnOperatorSuspendsAndResumes(t *testing.T) {
 		require.Empty(t, w.did(), "it does nothing while it is suspended")
 		status, err := o.Status(t.Context(), "7")
 		require.NoError(t, err)
-		require.Equal(t, []string{event.WhyOperator, "the airline is on strike", "ann"}, []string{status.Suspended, status.Reason, status.By})
+		require.Equal(t, []string{"operator", "the airline is on strike", "ann"}, []string{status.Suspended, status.Reason, status.By})
 
 		_, err = o.Resume(t.Context(), "7", "the strike is over")
 		require.NoError(t, err)
@@ -138,7 +137,7 @@ func TestAnOperatorCancels(t *testing.T) {
 		defer running(t, s)()
 		require.Equal(t, "cancelled: not wanted", waitFor(t, s, "7").Reason)
 		require.Empty(t, w.did())
-		last, err := store.LastOfType(t.Context(), "booking:saga-7", event.TypeCancelRequested)
+		last, err := store.LastOfType(t.Context(), "booking:saga-7", "CancelRequested")
 		require.NoError(t, err)
 		require.JSONEq(t, `{"reason":"not wanted","by":"ann"}`, string(last.Data))
 	})
@@ -167,7 +166,7 @@ func TestAnOperatorChangesOnlyWhatItRead(t *testing.T) {
 			store := newStore()
 			begin(t, travel(t, store, newWorld(), nil), "7", trip{"LIS"})
 			o := operator(t, racing{store, func() {
-				write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, event.Began{Step: "flight", Attempt: 1}))
+				write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, saga.BeganEvent{Step: "flight", Attempt: 1}))
 			}})
 			err := call(o)
 			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
@@ -185,7 +184,7 @@ func TestAnOperatorListsAllButWhatIsNoSaga(t *testing.T) {
 		stop := running(t, s)
 		waitFor(t, s, "1")
 		stop()
-		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, event.Resumed{}))
+		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, saga.ResumedEvent{}))
 		begin(t, s, "2", trip{"LIS"})
 		begin(t, s, "3", trip{"LIS"})
 		_, err := o.Suspend(t.Context(), "3", "why")
@@ -231,7 +230,7 @@ func TestAnOperatorListsTheOpenSagas(t *testing.T) {
 		time.Sleep(time.Second)
 		stop()
 		begin(t, s, "new", trip{"LIS"})
-		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, event.Resumed{}))
+		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, saga.ResumedEvent{}))
 
 		open, err := listed(t, operator(t, &deafStore{Store: store}))
 		require.ErrorContains(t, err, "booking:saga-x")
@@ -264,7 +263,7 @@ func TestAnOperatorRefusesBadInput(t *testing.T) {
 }
 
 // outside are the types of messages that no runner writes.
-var outside = append([]string{event.TypeStarted}, event.Outside...)
+var outside = append([]string{"Started"}, saga.OutsideTypes...)
 
 // A refusing store refuses what a runner writes, as the trigger of a table may.
 type refusing struct {
@@ -344,7 +343,7 @@ func TestAListOfEndsReadsAFewFirst(t *testing.T) {
 	store := &readCounting{Store: newStore()}
 	for n := range 1500 {
 		_, err := store.WriteStreams(t.Context(), messagestore.To(messagestore.Category("booking:saga").Stream(fmt.Sprint(n)), messagestore.NoStream,
-			event.Started{Input: []byte("1")}, event.Completed{Output: []byte("1")}))
+			saga.StartedEvent{Input: []byte("1")}, saga.CompletedEvent{Output: []byte("1")}))
 		require.NoError(t, err)
 	}
 	o := operator(t, store)

@@ -11,7 +11,6 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // Reply returns the write of a reply to an [Ask] of a saga, for you to write together with your own
@@ -34,7 +33,7 @@ func (s *Saga[In, Out]) Refuse(id, step, reason string) messagestore.StreamWrite
 	if reason == "" {
 		reason = "refused"
 	}
-	return s.core.from(id, event.Replied{Step: step, Error: shorten(reason)}, err)
+	return s.core.from(id, repliedEvent{Step: step, Error: shorten(reason)}, err)
 }
 
 // An asking is an [Ask] of any type.
@@ -48,16 +47,16 @@ func (c *core) ask(step string) (asking, error) {
 	return ask, nil
 }
 
-func (c *core) reply(step string, output any) (event.Replied, error) {
+func (c *core) reply(step string, output any) (repliedEvent, error) {
 	ask, err := c.ask(step)
 	if err == nil {
 		err = ask.check(output)
 	}
 	if err != nil {
-		return event.Replied{}, err
+		return repliedEvent{}, err
 	}
 	raw, err := encode("reply", output)
-	return event.Replied{Step: step, Output: raw}, err
+	return repliedEvent{Step: step, Output: raw}, err
 }
 
 // An answered is a [*Saga] of any types.
@@ -105,13 +104,13 @@ func Answer[T messagestore.Body, Out any](
 		if number, err := strconv.Atoi(m.Metadata.Properties.Get(attemptProperty)); err == nil {
 			attempt = number
 		}
-		var replied event.Replied
+		var replied repliedEvent
 		out, err := f(ctx, m)
 		switch {
 		case err == nil:
 			replied, err = c.reply(asked, out)
 		case failure.DispositionOf(err).Asks(failure.Refuse):
-			replied, err = event.Replied{Step: asked, Error: textOf(err)}, nil
+			replied, err = repliedEvent{Step: asked, Error: textOf(err)}, nil
 		}
 		if err != nil {
 			return err

@@ -13,7 +13,6 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A Run is one run of a saga's function. The function calls steps with it, from its own goroutine,
@@ -81,7 +80,7 @@ type one struct {
 	// One of these.
 	do       func(ctx context.Context) (json.RawMessage, error)
 	command  func(ctx context.Context) (messagestore.StreamWrite, error)
-	transact func(ctx context.Context, l *life, began event.Began) error
+	transact func(ctx context.Context, l *life, began beganEvent) error
 }
 
 // A Future is a step that is done side by side with others, by [Run.Join].
@@ -125,7 +124,7 @@ func (r *Run) name(name, kind string) error {
 	}
 	r.reached[name] = true
 	if before := r.life.kindOf(name); before != "" && before != kind {
-		return suspend(event.WhyDiverged, name, fmt.Errorf("%s is recorded as %s, and the function has %s of this name now", name, before, kind))
+		return suspend(whyDiverged, name, fmt.Errorf("%s is recorded as %s, and the function has %s of this name now", name, before, kind))
 	}
 	return nil
 }
@@ -157,7 +156,7 @@ func (r *Run) joined(only *one) error {
 	}
 	for _, c := range all {
 		if c.refused != nil {
-			return r.ends(suspend(event.WhyInvalid, c.of.name, c.refused))
+			return r.ends(suspend(whyInvalid, c.of.name, c.refused))
 		}
 	}
 	return r.ends(r.join(all))
@@ -185,7 +184,7 @@ func (r *Run) join(all []*one) error {
 		case began == nil:
 			todo = append(todo, c)
 		case !exactjson.Equal(began.Input, c.input):
-			return suspend(event.WhyDiverged, c.of.name, fmt.Errorf("%s began with another input than the function wants now", c.of.name))
+			return suspend(whyDiverged, c.of.name, fmt.Errorf("%s began with another input than the function wants now", c.of.name))
 		case began.settled():
 		case !began.retryAt.IsZero():
 			due, err := r.life.over(r.ctx, began.retryAt)
@@ -218,7 +217,7 @@ func (r *Run) join(all []*one) error {
 			return err
 		}
 		if r.isNested() {
-			return suspend(event.WhyInvalid, "", invalid("step", nil, "one was called in a step"))
+			return suspend(whyInvalid, "", invalid("step", nil, "one was called in a step"))
 		}
 		if waits, err = r.settle(all); err != nil {
 			return err
@@ -246,7 +245,7 @@ func (r *Run) awaitReply(began *step) error {
 	if err != nil || !late {
 		return err
 	}
-	return r.life.write(r.ctx, event.Failed{Step: began.Step, Attempt: began.attempts, Error: noReply})
+	return r.life.write(r.ctx, failedEvent{Step: began.Step, Attempt: began.attempts, Error: noReply})
 }
 
 // settle gives each step its recorded outcome. It returns the first failure, and whether the run
@@ -268,11 +267,11 @@ func (r *Run) settle(all []*one) (waits bool, failure error) {
 				failure = c.err
 			}
 			if c.of.suspend && !began.failed.Refused {
-				return false, suspend(event.WhyFailed, c.of.name, c.err)
+				return false, suspend(whyFailed, c.of.name, c.err)
 			}
 		default:
 			if err := c.take(began.output); err != nil {
-				return false, suspend(event.WhyInvalid, c.of.name, fmt.Errorf("its recorded output does not fit: %w", err))
+				return false, suspend(whyInvalid, c.of.name, fmt.Errorf("its recorded output does not fit: %w", err))
 			}
 		}
 	}
@@ -283,7 +282,7 @@ func (r *Run) settle(all []*one) (waits bool, failure error) {
 // changed, and must not do anything.
 func (r *Run) mayBegin(wanted string) error {
 	if name := r.unreached(); name != "" {
-		return suspend(event.WhyDiverged, name, fmt.Errorf("%s began, and the function wants %s without it", name, wanted))
+		return suspend(whyDiverged, name, fmt.Errorf("%s began, and the function wants %s without it", name, wanted))
 	}
 	return nil
 }
@@ -367,8 +366,8 @@ func (r *Run) leavesNothing(all []asked) bool {
 }
 
 // begins returns the event with which a step begins, or begins again.
-func (r *Run) begins(c *one) event.Began {
-	b := event.Began{Step: c.of.name, Attempt: 1, Kind: c.of.kind, Pivot: c.of.pivot, Input: c.input}
+func (r *Run) begins(c *one) beganEvent {
+	b := beganEvent{Step: c.of.name, Attempt: 1, Kind: c.of.kind, Pivot: c.of.pivot, Input: c.input}
 	if before := r.life.byName[c.of.name]; before != nil {
 		b.Attempt, b.Input = before.attempts+1, nil
 	}
@@ -378,9 +377,9 @@ func (r *Run) begins(c *one) event.Began {
 // An asked is the beginning of a step, with the writes that go with it.
 type asked struct {
 	*one
-	began  event.Began
+	began  beganEvent
 	writes []messagestore.StreamWrite // the command
-	failed *event.Failed              // instead of the command
+	failed *failedEvent               // instead of the command
 }
 
 // begin begins steps in one write, with the commands of the asks. If the store refuses a command,
@@ -428,7 +427,7 @@ func (r *Run) asks(a *asked) error {
 	case r.ctx.Err() != nil:
 		return r.ctx.Err()
 	case err != nil && failure.DispositionOf(err) == nil:
-		return suspend(event.WhyFailed, a.of.name, fmt.Errorf("make its command: %w", err))
+		return suspend(whyFailed, a.of.name, fmt.Errorf("make its command: %w", err))
 	case err != nil:
 		failed, err := r.failed(a.one, r.beginning(a.began), err)
 		a.failed = &failed
@@ -485,7 +484,7 @@ func (r *Run) call(all []*one) error {
 func (r *Run) noteOutcome(c *one, output json.RawMessage, err error) error {
 	l := r.life
 	if err == nil {
-		l.note(event.Done{Step: c.of.name, Output: output})
+		l.note(doneEvent{Step: c.of.name, Output: output})
 		return nil
 	}
 	failed, err := r.failed(c, l.byName[c.of.name], err)
@@ -496,8 +495,8 @@ func (r *Run) noteOutcome(c *one, output json.RawMessage, err error) error {
 }
 
 // failed returns the event of an attempt that failed, or an error that ends the run.
-func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
-	f := event.Failed{Step: c.of.name, Attempt: 1, Error: textOf(err)}
+func (r *Run) failed(c *one, before *step, err error) (failedEvent, error) {
+	f := failedEvent{Step: c.of.name, Attempt: 1, Error: textOf(err)}
 	failures := 1
 	if before != nil {
 		f.Attempt, failures = before.attempts, before.failures+1
@@ -512,7 +511,7 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 	case r.ctx.Err() != nil:
 		return f, r.ctx.Err() // the process stops: it is no failure of the step, whatever the error
 	case found.Asks(failure.Park):
-		return f, suspend(event.WhyFailed, c.of.name, err)
+		return f, suspend(whyFailed, c.of.name, err)
 	case found.Asks(failure.Skip):
 		return f, skipped(c.of.name, err)
 	case found.Asks(failure.Refuse):
@@ -533,7 +532,7 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 }
 
 // beginning returns the step of an attempt that records its beginning together with its end.
-func (r *Run) beginning(began event.Began) *step {
+func (r *Run) beginning(began beganEvent) *step {
 	before := &step{attempts: began.Attempt}
 	if known := r.life.byName[began.Step]; known != nil {
 		before.failures = known.failures
@@ -581,11 +580,11 @@ func (r *Run) sleep(name string, d time.Duration) error {
 	err := r.name(name, kindSleep)
 	switch {
 	case err != nil:
-		return suspend(event.WhyInvalid, name, err)
+		return suspend(whyInvalid, name, err)
 	case define(name, "", false).invalid != nil:
-		return suspend(event.WhyInvalid, name, define(name, "", false).invalid)
+		return suspend(whyInvalid, name, define(name, "", false).invalid)
 	case d < time.Millisecond || d > maxWait:
-		return suspend(event.WhyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
+		return suspend(whyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
 	case known:
 		over, err := l.over(r.ctx, until)
 		if err != nil || over {
@@ -601,7 +600,7 @@ func (r *Run) sleep(name string, d time.Duration) error {
 		return err
 	}
 	until = now.Add(d)
-	l.note(event.Waiting{Name: name, Until: until.UnixMicro(), At: reached.UnixMicro()})
+	l.note(waitingEvent{Name: name, Until: until.UnixMicro(), At: reached.UnixMicro()})
 	l.waitUntil(until)
 	return ErrWaiting
 }
@@ -630,9 +629,9 @@ func Value[T any](r *Run, name string, f func() T) (T, error) {
 		}
 		raw, err = encode("value "+name, computed)
 		if err == nil {
-			r.life.note(event.Valued{Name: name, Value: raw})
+			r.life.note(valuedEvent{Name: name, Value: raw})
 		} else {
-			err = r.ends(suspend(event.WhyInvalid, name, err))
+			err = r.ends(suspend(whyInvalid, name, err))
 		}
 		if r.exit(); err != nil {
 			return value, err
@@ -643,7 +642,7 @@ func Value[T any](r *Run, name string, f func() T) (T, error) {
 			return value, busy
 		}
 		defer r.exit()
-		return value, r.ends(suspend(event.WhyInvalid, name, fmt.Errorf("value %s does not fit: %w", name, err)))
+		return value, r.ends(suspend(whyInvalid, name, fmt.Errorf("value %s does not fit: %w", name, err)))
 	}
 	return value, nil
 }
@@ -658,7 +657,7 @@ func (r *Run) valued(name string, noFunction bool) (json.RawMessage, error) {
 		err = define(name, "", noFunction).invalid
 	}
 	if err != nil {
-		return nil, r.ends(suspend(event.WhyInvalid, name, err))
+		return nil, r.ends(suspend(whyInvalid, name, err))
 	}
 	return r.life.values[name], nil
 }
@@ -709,7 +708,7 @@ func (r *Run) abandon() time.Duration {
 func (l *life) forward(ctx context.Context) error {
 	f := l.functions[l.started.Version]
 	if f == nil {
-		return suspend(event.WhyVersion, "", fmt.Errorf("the definition has no function for version %d", l.started.Version))
+		return suspend(whyVersion, "", fmt.Errorf("the definition has no function for version %d", l.started.Version))
 	}
 	r := &Run{ctx: ctx, life: l, reached: map[string]bool{}, heard: map[string]int{}}
 	output, err := r.run(f, l.started.Input)
@@ -717,7 +716,7 @@ func (l *life) forward(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return suspend(event.WhyStuck, "", errStuck)
+		return suspend(whyStuck, "", errStuck)
 	}
 	l.logStack("", err)
 	_, panicked := err.(*failure.PanicError) //nolint:errorlint // the run makes it, and nothing wraps it
@@ -734,7 +733,7 @@ func (l *life) forward(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case panicked:
-		return suspend(event.WhyPanic, "", err)
+		return suspend(whyPanic, "", err)
 	case unfit:
 		return err
 	}
@@ -744,23 +743,23 @@ func (l *life) forward(ctx context.Context) error {
 // end records the end of a function that returned.
 func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err error) error {
 	if name := r.unreached(); name != "" {
-		return suspend(event.WhyDiverged, name, fmt.Errorf("%s began, and the function returns without it", name))
+		return suspend(whyDiverged, name, fmt.Errorf("%s began, and the function returns without it", name))
 	}
 	for _, c := range r.open {
-		return suspend(event.WhyInvalid, c.of.name, cmp.Or(c.refused, invalid("step", c.of.name, "Go was called, and not Join")))
+		return suspend(whyInvalid, c.of.name, cmp.Or(c.refused, invalid("step", c.of.name, "Go was called, and not Join")))
 	}
 	found := failure.DispositionOf(err)
 	unfit, isUnfit := errors.AsType[*SignalError](err)
 	switch {
 	case found == nil && isUnfit:
-		return suspend(event.WhyInvalid, unfit.numbered, err)
+		return suspend(whyInvalid, unfit.numbered, err)
 	case err == nil:
 		for _, began := range l.steps {
 			if !began.settled() {
-				return suspend(event.WhyUnended, began.Step, errors.New("the function returned before the step had ended"))
+				return suspend(whyUnended, began.Step, errors.New("the function returned before the step had ended"))
 			}
 		}
-		return l.write(ctx, event.Completed{Output: output})
+		return l.write(ctx, completedEvent{Output: output})
 	case found.Asks(failure.Skip):
 		return skipped("", err)
 	case found.Asks(failure.Retry):
@@ -770,16 +769,16 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 		if failed, is := errors.AsType[*StepError](err); is {
 			name = failed.Step
 		}
-		return suspend(event.WhyFailed, name, err)
+		return suspend(whyFailed, name, err)
 	}
-	return l.write(ctx, event.Compensating{Reason: textOf(err)})
+	return l.write(ctx, compensatingEvent{Reason: textOf(err)})
 }
 
 // runAgain has the function run again after a pause, or earlier if something else gives the saga a
 // turn.
 func (l *life) runAgain(ctx context.Context, pause time.Duration) error {
 	if l.own >= maxEvents {
-		return suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages of its own", maxEvents))
+		return suspend(whyTooLong, "", fmt.Errorf("a saga has at most %d messages of its own", maxEvents))
 	}
 	l.waits = true
 	if l.guessed && len(l.noted) == 0 {

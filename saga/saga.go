@@ -17,7 +17,6 @@ import (
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A store has the methods of a [messagestore.Store] that a saga needs.
@@ -154,10 +153,10 @@ func newSaga[In, Out any](store store, name string, f func(r *Run, in In) (Out, 
 	}
 	c.source = work.Source{
 		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queueOf(c.category), Policy: queuing.Policy{MaxFailures: maxFailures},
-		Logger: c.config.Logger, Wakes: event.Wakes, Pokes: work.NewPokes(),
+		Logger: c.config.Logger, Wakes: wakeTypes, Pokes: work.NewPokes(),
 	}
 	c.kept = newKept()
-	c.wakeups = wakeups.New(store, c.category, []string{event.TypeCompleted, event.TypeCompensated, event.TypeResolved, event.TypeSuspended}, c.config.PollInterval, c.config.Logger).Paced(c.tailPause)
+	c.wakeups = wakeups.New(store, c.category, []string{typeCompleted, typeCompensated, typeResolved, typeSuspended}, c.config.PollInterval, c.config.Logger).Paced(c.tailPause)
 	return &Saga[In, Out]{c}, nil
 }
 
@@ -246,7 +245,7 @@ func erase[In, Out any](f func(r *Run, in In) (Out, error)) func(r *Run, input j
 	return func(r *Run, input json.RawMessage) (json.RawMessage, error) {
 		var in In
 		if err := json.Unmarshal(input, &in); err != nil {
-			return nil, suspend(event.WhyInvalid, "", fmt.Errorf("the saga's input: %w", err))
+			return nil, suspend(whyInvalid, "", fmt.Errorf("the saga's input: %w", err))
 		}
 		out, err := f(r, in)
 		if err != nil || r.stop != nil {
@@ -254,7 +253,7 @@ func erase[In, Out any](f func(r *Run, in In) (Out, error)) func(r *Run, input j
 		}
 		raw, err := encode("output of the saga", out)
 		if err != nil {
-			return nil, suspend(event.WhyInvalid, "", err)
+			return nil, suspend(whyInvalid, "", err)
 		}
 		return raw, nil
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // Signal returns the write of a signal to a saga, with a value, for you to write together with your
@@ -23,7 +22,7 @@ import (
 // [messagestore.ErrInvalid].
 func (s *Saga[In, Out]) Signal(id, name string, value any) messagestore.StreamWrite {
 	raw, err := encode("value of the signal", value)
-	return s.core.from(id, event.Signalled{Name: name, Value: raw}, errors.Join(define(name, "", false).invalid, err))
+	return s.core.from(id, signalledEvent{Name: name, Value: raw}, errors.Join(define(name, "", false).invalid, err))
 }
 
 // Receive returns the value of a signal: the first call returns the first signal with this name,
@@ -86,11 +85,11 @@ func (r *Run) receive(name string, timeout time.Duration) (numbered string, valu
 	err = r.name(numbered, kindSignal)
 	switch {
 	case invalidName != nil:
-		return "", nil, suspend(event.WhyInvalid, name, invalidName)
+		return "", nil, suspend(whyInvalid, name, invalidName)
 	case err != nil:
-		return "", nil, suspend(event.WhyInvalid, name, err)
+		return "", nil, suspend(whyInvalid, name, err)
 	case timeout < time.Millisecond || timeout > maxWait:
-		return "", nil, suspend(event.WhyInvalid, name, invalid("timeout", timeout.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
+		return "", nil, suspend(whyInvalid, name, invalid("timeout", timeout.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
 	}
 	if received, known := l.received[numbered]; known {
 		value, err = l.signalOf(name, received)
@@ -100,7 +99,7 @@ func (r *Run) receive(name string, timeout time.Duration) (numbered string, valu
 		return "", nil, err
 	}
 	if next := l.taken[name]; next < len(l.signals[name]) {
-		received := event.Received{Name: numbered, Index: next}
+		received := receivedEvent{Name: numbered, Index: next}
 		l.note(received)
 		value, err = l.signalOf(name, received)
 		return numbered, value, err
@@ -112,7 +111,7 @@ func (r *Run) receive(name string, timeout time.Duration) (numbered string, valu
 			return "", nil, err
 		}
 		by = now.Add(timeout)
-		l.note(event.Waiting{Name: numbered, Until: by.UnixMicro(), At: reached.UnixMicro(), Signal: true})
+		l.note(waitingEvent{Name: numbered, Until: by.UnixMicro(), At: reached.UnixMicro(), Signal: true})
 		l.waitUntil(by)
 		return "", nil, ErrWaiting
 	}
@@ -123,7 +122,7 @@ func (r *Run) receive(name string, timeout time.Duration) (numbered string, valu
 	if !late {
 		return "", nil, ErrWaiting
 	}
-	received := event.Received{Name: numbered, Late: true}
+	received := receivedEvent{Name: numbered, Late: true}
 	if err := l.write(r.ctx, received); err != nil { // a signal that came meanwhile is a conflict
 		return "", nil, err
 	}
@@ -132,13 +131,13 @@ func (r *Run) receive(name string, timeout time.Duration) (numbered string, valu
 }
 
 // signalOf returns the value of a signal that was received.
-func (s *state) signalOf(name string, received event.Received) (json.RawMessage, error) {
+func (s *state) signalOf(name string, received receivedEvent) (json.RawMessage, error) {
 	if received.Late {
 		return nil, &StepError{Step: name, Reason: "no signal came in time"}
 	}
 	signals := s.signals[name]
 	if received.Index < 0 || received.Index >= len(signals) { // any writer of the store may have written it
-		return nil, suspend(event.WhyInvalid, name, fmt.Errorf("its record has signal %d of %d", received.Index, len(signals)))
+		return nil, suspend(whyInvalid, name, fmt.Errorf("its record has signal %d of %d", received.Index, len(signals)))
 	}
 	return signals[received.Index], nil
 }

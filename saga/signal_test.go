@@ -12,7 +12,6 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // approvals is a saga that does a step, and receives two signals of one name.
@@ -114,7 +113,7 @@ func TestASignalThatDoesNotFitSuspends(t *testing.T) {
 		write(t, store, s.Signal("7", "approved", 7))
 		defer running(t, s)()
 		status := waitFor(t, s, "7")
-		require.Equal(t, event.WhyInvalid, status.Suspended)
+		require.Equal(t, "invalid", status.Suspended)
 		require.Contains(t, status.Reason, "the value of the signal approved does not fit")
 	})
 }
@@ -155,7 +154,7 @@ func TestAFunctionWithoutARecordedSignalDiverges(t *testing.T) {
 		w.on("book hotel", func(context.Context, int) error { withSignal = false; return errDown })
 		defer running(t, s)()
 		status := waitFor(t, s, "7")
-		require.Equal(t, event.WhyDiverged, status.Suspended)
+		require.Equal(t, "diverged", status.Suspended)
 		require.Equal(t, "approved", status.Step)
 	})
 }
@@ -225,7 +224,7 @@ type lateSignal struct {
 
 func (s lateSignal) WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error) {
 	for _, body := range writes[0].Bodies {
-		if e, is := body.(messagestore.Envelope); is && e.MessageType() == event.TypeReceived {
+		if e, is := body.(messagestore.Envelope); is && e.MessageType() == "Received" {
 			s.signal()
 		}
 	}
@@ -264,12 +263,12 @@ func TestARecordOfASignalThatNeverCameSuspendsItsSaga(t *testing.T) {
 				store := newStore()
 				s := newSaga(t, store, func(r *saga.Run, _ trip) (string, error) { return saga.Receive[string](r, "approved", time.Hour) }, nil, nil)
 				begin(t, s, "7", trip{"LIS"})
-				write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, messagestore.Raw{Type: event.TypeReceived, Data: []byte(record)}))
+				write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(record)}))
 				defer running(t, s)()
 
 				status := waitFor(t, s, "7")
 
-				require.Equal(t, event.WhyInvalid, status.Suspended)
+				require.Equal(t, "invalid", status.Suspended)
 				require.NotContains(t, status.Reason, "panic")
 				_, err := s.Cancel(t.Context(), "7", "")
 				require.NoError(t, err)

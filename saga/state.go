@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 const (
@@ -35,7 +34,7 @@ const (
 
 // state is the fold of a saga's stream.
 type state struct {
-	started   *event.Started
+	started   *startedEvent
 	startedAt time.Time
 	changedAt time.Time // of the last message that was read or written
 	deadline  time.Time // zero for none
@@ -49,19 +48,19 @@ type state struct {
 	asleep string               // the sleep after which nothing is recorded yet
 
 	signals   map[string][]json.RawMessage // by name, in the order in which they came
-	received  map[string]event.Received    // by name, with a number behind the first
+	received  map[string]receivedEvent     // by name, with a number behind the first
 	taken     map[string]int               // how many signals of a name were received
 	receiveBy map[string]time.Time
 	hears     string // the name of a signal after whose wait nothing is recorded yet
 
-	early   map[string]*event.Replied // the first of each step, before that began
-	replies map[string]*event.Replied // of each step the first that is not a refusal, or else the first
+	early   map[string]*repliedEvent // the first of each step, before that began
+	replies map[string]*repliedEvent // of each step the first that is not a refusal, or else the first
 
 	own int // the messages of runners, suspensions left out
 
-	cancel       *event.CancelRequested
-	compensating *event.Compensating
-	suspended    *event.Suspended
+	cancel       *cancelRequestedEvent
+	compensating *compensatingEvent
+	suspended    *suspendedEvent
 	ended        State // "" for none
 	output       json.RawMessage
 	later        string // a type that this release does not know
@@ -75,17 +74,17 @@ type state struct {
 
 // A step has begun.
 type step struct {
-	event.Began
+	beganEvent
 
-	attempts int           // begun
-	failures int           // that count
-	since    time.Time     // when replyBy, retryAt or undoAt was computed
-	replyBy  time.Time     // of an [Ask]: of the last attempt
-	retryAt  time.Time     // the time of the next attempt, zero for none
-	err      string        // of the last attempt that failed
-	failed   *event.Failed // for good
-	again    bool          // a person wants it to begin again
-	unsent   bool          // of an [Ask]: the last attempt has sent no command
+	attempts int          // begun
+	failures int          // that count
+	since    time.Time    // when replyBy, retryAt or undoAt was computed
+	replyBy  time.Time    // of an [Ask]: of the last attempt
+	retryAt  time.Time    // the time of the next attempt, zero for none
+	err      string       // of the last attempt that failed
+	failed   *failedEvent // for good
+	again    bool         // a person wants it to begin again
+	unsent   bool         // of an [Ask]: the last attempt has sent no command
 	done     bool
 	output   json.RawMessage
 
@@ -102,7 +101,7 @@ const (
 	kindSignal = "a signal"
 )
 
-var kinds = map[string]string{event.KindCall: "a Step", event.KindTx: "a TxStep", event.KindAsk: "an Ask"}
+var kinds = map[string]string{kindCall: "a Step", kindTx: "a TxStep", kindAsk: "an Ask"}
 
 // kindOf returns the kind of thing that is recorded under a name, "" if nothing is.
 func (s *state) kindOf(name string) string {
@@ -127,15 +126,15 @@ func (s *step) settled() bool { return s.done || s.failed != nil }
 
 func newState() *state {
 	return &state{
-		byName: map[string]*step{}, values: map[string]json.RawMessage{}, sleeps: map[string]time.Time{}, early: map[string]*event.Replied{},
-		replies: map[string]*event.Replied{}, signals: map[string][]json.RawMessage{}, received: map[string]event.Received{}, taken: map[string]int{},
+		byName: map[string]*step{}, values: map[string]json.RawMessage{}, sleeps: map[string]time.Time{}, early: map[string]*repliedEvent{},
+		replies: map[string]*repliedEvent{}, signals: map[string][]json.RawMessage{}, received: map[string]receivedEvent{}, taken: map[string]int{},
 		receiveBy: map[string]time.Time{}, since: map[string]time.Time{},
 	}
 }
 
 // take folds a stored message.
 func (s *state) take(m *messagestore.Message) error {
-	body, err := event.Decode(m)
+	body, err := decodeEvent(m)
 	if err != nil {
 		return err
 	}
@@ -156,10 +155,10 @@ func (s *state) takeBody(m *messagestore.Message, body messagestore.Body) error 
 		s.later = m.Type
 		return nil
 	}
-	if (m.Position == 0) != (m.Type == event.TypeStarted) {
-		return fmt.Errorf("%s: a saga's stream begins with %s, and has no other", m, event.TypeStarted)
+	if (m.Position == 0) != (m.Type == typeStarted) {
+		return fmt.Errorf("%s: a saga's stream begins with %s, and has no other", m, typeStarted)
 	}
-	if started, is := body.(event.Started); is {
+	if started, is := body.(startedEvent); is {
 		s.starts(started, m.Time)
 		return nil
 	}
@@ -168,7 +167,7 @@ func (s *state) takeBody(m *messagestore.Message, body messagestore.Body) error 
 }
 
 // starts folds the first message.
-func (s *state) starts(started event.Started, at time.Time) {
+func (s *state) starts(started startedEvent, at time.Time) {
 	s.shows(at)
 	s.startedAt = at
 	if s.fold(started); started.DeadlineMillis > 0 {
@@ -178,7 +177,7 @@ func (s *state) starts(started event.Started, at time.Time) {
 
 // deadlineOf returns how long after its start a saga is undone. It is at most the bound that
 // [Config] permits, even if another writer wrote more.
-func deadlineOf(started event.Started) time.Duration {
+func deadlineOf(started startedEvent) time.Duration {
 	return time.Duration(min(started.DeadlineMillis, maxWait.Milliseconds())) * time.Millisecond
 }
 
@@ -199,10 +198,10 @@ func (s *state) computed(at int64) time.Time {
 }
 
 // aheadBy returns by how much the store's clock was ahead.
-func aheadBy(b event.SetBack) time.Duration { return timeOf(b.From).Sub(timeOf(b.To)) }
+func aheadBy(b setBackEvent) time.Duration { return timeOf(b.From).Sub(timeOf(b.To)) }
 
 // setBack moves each time that was computed while the clock was ahead to an earlier time.
-func (s *state) setBack(b event.SetBack) {
+func (s *state) setBack(b setBackEvent) {
 	to, by := timeOf(b.To), aheadBy(b)
 	earlier := func(t time.Time) time.Time {
 		if t.IsZero() {
@@ -242,88 +241,88 @@ func later(a, b time.Time) time.Time {
 
 // fold adds a message to the state.
 func (s *state) fold(body messagestore.Body) {
-	if t := body.MessageType(); t != event.TypeSuspended && !slices.Contains(event.Outside, t) {
+	if t := body.MessageType(); t != typeSuspended && !slices.Contains(outsideTypes, t) {
 		s.own++
 	}
 	switch b := body.(type) {
-	case event.Started:
+	case startedEvent:
 		s.started = &b
-	case event.Began:
+	case beganEvent:
 		s.asleep, s.hears = "", ""
 		s.began(b)
-	case event.Done:
+	case doneEvent:
 		if one := s.byName[b.Step]; one != nil {
 			one.done, one.output, one.err = true, b.Output, ""
 		}
-	case event.Failed:
+	case failedEvent:
 		if one := s.byName[b.Step]; one != nil && !one.settled() {
 			if !b.Asked {
 				one.failures++
 			}
 			one.err, one.since = b.Error, s.computed(b.At)
-			one.unsent = one.Kind == event.KindAsk // its command could not be made
+			one.unsent = one.Kind == kindAsk // its command could not be made
 			if one.retryAt = timeOf(b.RetryAt); one.retryAt.IsZero() {
 				one.failed = &b
 			}
 		}
-	case event.Waiting:
+	case waitingEvent:
 		if s.since[b.Name] = s.computed(b.At); b.Signal {
 			s.receiveBy[b.Name], s.hears, s.asleep = timeOf(b.Until), b.Name, ""
 		} else {
 			s.sleeps[b.Name], s.asleep, s.hears = timeOf(b.Until), b.Name, ""
 		}
-	case event.Received:
+	case receivedEvent:
 		if s.received[b.Name], s.asleep, s.hears = b, "", ""; !b.Late {
 			s.taken[baseOf(b.Name)]++
 		}
-	case event.Signalled:
+	case signalledEvent:
 		s.signals[b.Name] = append(s.signals[b.Name], b.Value)
-	case event.Valued:
+	case valuedEvent:
 		s.values[b.Name], s.asleep, s.hears = b.Value, "", ""
-	case event.Replied:
+	case repliedEvent:
 		s.replied(b)
-	case event.CancelRequested:
+	case cancelRequestedEvent:
 		if s.cancel == nil {
 			s.cancel = &b
 		}
 		if s.compensating == nil && !s.pivoted() {
 			s.suspended = nil // it is undone instead
 		}
-	case event.Compensating:
+	case compensatingEvent:
 		s.compensating, s.suspended, s.asleep, s.hears = &b, nil, "", ""
-	case event.Undone:
+	case undoneEvent:
 		if one := s.byName[b.Step]; one != nil {
 			one.undone, one.undoAt, one.err = true, time.Time{}, ""
 		}
-	case event.UndoFailed:
+	case undoFailedEvent:
 		if one := s.byName[b.Step]; one != nil {
 			one.undoAttempts, one.undoAt, one.err, one.since = b.Attempt, timeOf(b.RetryAt), b.Error, s.computed(b.At)
 			if !b.Asked {
 				one.undoFailures++
 			}
 		}
-	case event.Suspended:
+	case suspendedEvent:
 		s.suspended = &b
-	case event.Resumed:
+	case resumedEvent:
 		delete(s.received, b.Skip)
 		s.resumed()
-	case event.Resolved:
+	case resolvedEvent:
 		if s.resolvable() {
 			s.ended = StateResolved
 		}
-	case event.SetBack:
+	case setBackEvent:
 		s.setBack(b)
-	case event.Completed:
+	case completedEvent:
 		s.ended, s.output = StateCompleted, b.Output
-	case event.Compensated:
+	case compensatedEvent:
 		s.ended = StateCompensated
 	}
 }
 
-func (s *state) began(b event.Began) {
+func (s *state) began(b beganEvent) {
 	one := s.byName[b.Step]
 	if one == nil {
-		one = &step{Began: b}
+		one = &step{beganEvent: b}
 		s.steps = append(s.steps, one)
 		s.byName[b.Step] = one
 	}
@@ -337,7 +336,7 @@ func (s *state) began(b event.Began) {
 // replied takes a reply into account: for the attempt that waits, or early, before the step began.
 // A reply after the step's timeout, or to an earlier attempt, does not change how the saga goes on.
 // The undo gets the output of the first reply that is not a refusal.
-func (s *state) replied(b event.Replied) {
+func (s *state) replied(b repliedEvent) {
 	if before := s.replies[b.Step]; before == nil || before.Error != "" {
 		s.replies[b.Step] = &b
 	}
@@ -352,15 +351,15 @@ func (s *state) replied(b event.Replied) {
 
 // takes reports whether a reply is the outcome of the attempt that waits. The step is nil before it
 // has begun.
-func (s *step) takes(r *event.Replied) bool {
-	return s != nil && s.Kind == event.KindAsk && !s.settled() && !s.again && (r.Attempt == 0 || r.Attempt == s.attempts)
+func (s *step) takes(r *repliedEvent) bool {
+	return s != nil && s.Kind == kindAsk && !s.settled() && !s.again && (r.Attempt == 0 || r.Attempt == s.attempts)
 }
 
-func (s *step) answer(r *event.Replied) {
+func (s *step) answer(r *repliedEvent) {
 	switch {
-	case s.Kind != event.KindAsk:
+	case s.Kind != kindAsk:
 	case r.Error != "":
-		s.failed, s.err = &event.Failed{Step: s.Step, Attempt: s.attempts, Error: r.Error, Refused: true}, r.Error
+		s.failed, s.err = &failedEvent{Step: s.Step, Attempt: s.attempts, Error: r.Error, Refused: true}, r.Error
 	default:
 		s.done, s.output, s.err = true, r.Output, ""
 	}
@@ -381,7 +380,7 @@ func timeOf(micros int64) time.Time {
 func (s *state) resumed() {
 	for _, one := range s.steps {
 		one.failures, one.retryAt, one.undoAttempts, one.undoFailures, one.undoAt = 0, time.Time{}, 0, 0, time.Time{}
-		if s.suspended != nil && s.suspended.Why == event.WhyFailed && s.suspended.Step == one.Step && !one.done {
+		if s.suspended != nil && s.suspended.Why == whyFailed && s.suspended.Step == one.Step && !one.done {
 			one.failed, one.again = nil, true
 		}
 	}
@@ -426,7 +425,7 @@ func (s *state) out(one *step) json.RawMessage {
 	if one.done {
 		return one.output
 	}
-	if reply := s.replies[one.Step]; reply != nil && one.Kind == event.KindAsk && reply.Error == "" {
+	if reply := s.replies[one.Step]; reply != nil && one.Kind == kindAsk && reply.Error == "" {
 		return reply.Output
 	}
 	return nil

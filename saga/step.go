@@ -16,7 +16,6 @@ import (
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // maxValueBytes bounds an input, an output and a value, as JSON.
@@ -171,12 +170,12 @@ func (d *definition) configure(c *StepConfig) {
 	}
 	d.timeout, d.retry, d.suspend, d.undoing, d.pivot = c.Timeout, c.Retry, c.Suspend, c.Undo, c.Pivot
 	most := maxStepTimeout
-	if d.kind == event.KindAsk {
+	if d.kind == kindAsk {
 		d.timeout, most = cmp.Or(d.timeout, 10*time.Minute), maxWait
 	}
 	d.timeout = cmp.Or(d.timeout, callTimeout)
 	d.bounds("Timeout", d.timeout, most)
-	if d.kind == event.KindAsk {
+	if d.kind == kindAsk {
 		d.wait, d.timeout = d.timeout, callTimeout
 	}
 	d.retry.MaxAttempts = cmp.Or(d.retry.MaxAttempts, 5)
@@ -223,7 +222,7 @@ type Step[In, Out any] struct {
 func NewStep[In, Out any](
 	name string, do func(ctx context.Context, in In) (Out, error), undo func(ctx context.Context, in In, out *Out) error, config *StepConfig,
 ) *Step[In, Out] {
-	s := &Step[In, Out]{define(name, event.KindCall, do == nil), do, undo}
+	s := &Step[In, Out]{define(name, kindCall, do == nil), do, undo}
 	s.of.nothing = undo == nil
 	s.of.configure(config)
 	return s
@@ -279,7 +278,7 @@ func (s *Step[In, Out]) Go(r *Run, in In) *Future[Out] {
 
 func (s *Step[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	if s.undoCall == nil {
-		l.note(event.Undone{Step: one.Step, Nothing: true})
+		l.note(undoneEvent{Step: one.Step, Nothing: true})
 		return nil
 	}
 	in, out, err := recorded[In, Out](l, one)
@@ -288,7 +287,7 @@ func (s *Step[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	}
 	_, err = attempt(ctx, l, &s.of, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.undoCall(ctx, in, out) })
 	if err == nil {
-		l.note(event.Undone{Step: one.Step})
+		l.note(undoneEvent{Step: one.Step})
 	}
 	return err
 }
@@ -313,7 +312,7 @@ func NewTxStep[Tx, In, Out any](
 	name string, txs *messagestore.TxStore[Tx],
 	do func(ctx context.Context, tx Tx, in In) (Out, error), undo func(ctx context.Context, tx Tx, in In, out *Out) error, config *StepConfig,
 ) *TxStep[Tx, In, Out] {
-	s := &TxStep[Tx, In, Out]{define(name, event.KindTx, do == nil), txs, do, undo}
+	s := &TxStep[Tx, In, Out]{define(name, kindTx, do == nil), txs, do, undo}
 	s.of.configure(config)
 	if txs == nil {
 		s.of.invalid = errors.Join(s.of.invalid, invalid("step", name, "its store is nil"))
@@ -345,14 +344,14 @@ func (s *TxStep[Tx, In, Out]) named(name string) anyStep {
 // Do does the step, or returns its recorded outcome. See [Step.Do].
 func (s *TxStep[Tx, In, Out]) Do(r *Run, in In) (Out, error) {
 	f := reach[Out](r, &s.of, in)
-	f.one.transact = func(ctx context.Context, l *life, began event.Began) error {
+	f.one.transact = func(ctx context.Context, l *life, began beganEvent) error {
 		return transact(ctx, l, s.txs, &s.of, began.Attempt, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
 			out, err := s.do(ctx, tx, in)
 			if err != nil {
 				return nil, err
 			}
 			output, err := encodeOutput(&s.of, out)
-			return []messagestore.Body{began, event.Done{Step: s.of.name, Output: output}}, err
+			return []messagestore.Body{began, doneEvent{Step: s.of.name, Output: output}}, err
 		})
 	}
 	err := r.joined(&f.one)
@@ -361,7 +360,7 @@ func (s *TxStep[Tx, In, Out]) Do(r *Run, in In) (Out, error) {
 
 func (s *TxStep[Tx, In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	if !one.done || s.undoTx == nil {
-		l.note(event.Undone{Step: one.Step, Nothing: true})
+		l.note(undoneEvent{Step: one.Step, Nothing: true})
 		return nil
 	}
 	in, out, err := recorded[In, Out](l, one)
@@ -369,7 +368,7 @@ func (s *TxStep[Tx, In, Out]) undo(ctx context.Context, l *life, one *step) erro
 		return err
 	}
 	return transact(ctx, l, s.txs, &s.of, one.attempts, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
-		return []messagestore.Body{event.Undone{Step: s.of.name}}, s.undoTx(ctx, tx, in, out)
+		return []messagestore.Body{undoneEvent{Step: s.of.name}}, s.undoTx(ctx, tx, in, out)
 	})
 }
 
@@ -446,7 +445,7 @@ func commit[Tx any](
 	case errors.Is(ctx.Err(), context.DeadlineExceeded): // the end of its time, and no outage; what comes later meets another version
 		return written, nil, err
 	case errors.Is(err, messagestore.ErrInvalid):
-		return written, nil, suspend(event.WhyInvalid, step, err)
+		return written, nil, suspend(whyInvalid, step, err)
 	case isOutage(err):
 		return written, nil, &storeError{err}
 	}
@@ -564,7 +563,7 @@ func NewAsk[In, Out any](
 	name string, command func(ctx context.Context, in In) (messagestore.StreamWrite, error),
 	undo func(ctx context.Context, in In, out *Out) (messagestore.StreamWrite, error), config *StepConfig,
 ) *Ask[In, Out] {
-	a := &Ask[In, Out]{define(name, event.KindAsk, command == nil), command, undo}
+	a := &Ask[In, Out]{define(name, kindAsk, command == nil), command, undo}
 	a.of.configure(config)
 	return a
 }
@@ -603,7 +602,7 @@ func (a *Ask[In, Out]) Go(r *Run, in In) *Future[Out] {
 
 func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	if a.undoCommand == nil {
-		l.note(event.Undone{Step: one.Step, Nothing: true})
+		l.note(undoneEvent{Step: one.Step, Nothing: true})
 		return nil
 	}
 	in, out, err := recorded[In, Out](l, one)
@@ -614,7 +613,7 @@ func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	if err != nil {
 		return err
 	}
-	err = l.writeBeside(ctx, []messagestore.Body{event.Undone{Step: one.Step}}, l.correlated(command, one.Step, one.attempts))
+	err = l.writeBeside(ctx, []messagestore.Body{undoneEvent{Step: one.Step}}, l.correlated(command, one.Step, one.attempts))
 	_, isStuck := errors.AsType[*suspension](err)
 	if refused, is := errors.AsType[*besideError](err); is {
 		return refused.error
@@ -637,12 +636,12 @@ func (a *Ask[In, Out]) check(output any) error {
 // more, the error suspends the saga.
 func recorded[In, Out any](l *life, one *step) (in In, out *Out, err error) {
 	if err := json.Unmarshal(one.Input, &in); err != nil {
-		return in, nil, suspend(event.WhyInvalid, one.Step, fmt.Errorf("undo %s: its input: %w", one.Step, err))
+		return in, nil, suspend(whyInvalid, one.Step, fmt.Errorf("undo %s: its input: %w", one.Step, err))
 	}
 	if raw := l.out(one); raw != nil {
 		out = new(Out)
 		if err := json.Unmarshal(raw, out); err != nil {
-			return in, nil, suspend(event.WhyInvalid, one.Step, fmt.Errorf("undo %s: its output: %w", one.Step, err))
+			return in, nil, suspend(whyInvalid, one.Step, fmt.Errorf("undo %s: its output: %w", one.Step, err))
 		}
 	}
 	return in, out, nil
@@ -663,7 +662,7 @@ func encode(field string, value any) (json.RawMessage, error) {
 func encodeOutput(d *definition, out any) (json.RawMessage, error) {
 	raw, err := encode("output of "+d.name, out)
 	if err != nil {
-		return nil, suspend(event.WhyInvalid, d.name, err)
+		return nil, suspend(whyInvalid, d.name, err)
 	}
 	return raw, nil
 }

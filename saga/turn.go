@@ -12,7 +12,6 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 const (
@@ -197,7 +196,7 @@ func (c *core) giveUp(ctx context.Context, m *messagestore.Message, step string,
 	l := newLife(c, m, nil)
 	_, err := l.read(ctx)
 	if err == nil && l.ended == "" && l.suspended == nil {
-		err = l.suspend(ctx, event.Suspended{Why: event.WhyFailed, Step: step, Reason: textOf(reason)})
+		err = l.suspend(ctx, suspendedEvent{Why: whyFailed, Step: step, Reason: textOf(reason)})
 	}
 	if err != nil {
 		return l, err

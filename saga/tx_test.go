@@ -20,7 +20,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A theatre has a table of seats in the database of its store.
@@ -366,7 +365,7 @@ func TestWritesThatAreRefusedEndTheSaga(t *testing.T) {
 			require.Equal(t, test.state, status.State)
 			require.Equal(t, test.calls, th.w.calls["take"])
 			if test.state == saga.StateSuspended {
-				require.Equal(t, event.WhyInvalid, status.Suspended)
+				require.Equal(t, "invalid", status.Suspended)
 			}
 			rows, _ := th.taken(t)
 			require.Zero(t, rows)
@@ -395,7 +394,7 @@ func TestWriteRefusesWhatIsNoPartOfAStep(t *testing.T) {
 	seats := saga.NewTxStep("seats", th.txs,
 		func(ctx context.Context, _ *sql.Tx, _ trip) (int, error) {
 			kept = ctx //nolint:fatcontext // it is kept to see that it is of no use
-			requireRefused(saga.Write(ctx, good, messagestore.To("booking:saga-7", messagestore.AnyVersion, event.Done{Step: "seats"})), "stream")
+			requireRefused(saga.Write(ctx, good, messagestore.To("booking:saga-7", messagestore.AnyVersion, saga.DoneEvent{Step: "seats"})), "stream")
 			requireRefused(saga.Write(ctx, good, messagestore.To("", messagestore.AnyVersion, seatsTaken{2})), "stream name")
 			return 2, saga.Write(ctx)
 		}, nil, nil)

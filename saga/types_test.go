@@ -10,7 +10,6 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A release is a definition of a saga over a store.
@@ -85,7 +84,7 @@ func TestAnOutputOfAnotherTypeIsFoundOutWhereItDoesNotDecode(t *testing.T) {
 					stop = running(t, is)
 					status := waitFor(t, is, "7")
 					stop()
-					require.Equal(t, event.WhyInvalid, status.Suspended, status.Reason)
+					require.Equal(t, "invalid", status.Suspended, status.Reason)
 					require.Equal(t, "flight", status.Step)
 					require.Contains(t, status.Reason, "output")
 					require.Contains(t, status.Reason, "cannot unmarshal")
@@ -138,7 +137,7 @@ func TestAStepIsNotUndoneAsAnotherKind(t *testing.T) {
 				stop = running(t, is)
 				status := waitFor(t, is, "7")
 				stop()
-				require.Equal(t, event.WhyDiverged, status.Suspended, status.Reason)
+				require.Equal(t, "diverged", status.Suspended, status.Reason)
 				require.Contains(t, status.Reason, c.want)
 				require.NotContains(t, events(t, store, "7"), "Undone flight")
 

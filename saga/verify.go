@@ -12,7 +12,6 @@ import (
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
-	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // Verify reads all sagas of the category, and reports violations of the rule saga of
@@ -96,7 +95,7 @@ func (v *verifier) next(m *messagestore.Message) {
 		return
 	}
 	one.at = m.Position
-	body, err := event.Decode(m)
+	body, err := decodeEvent(m)
 	if err != nil {
 		v.violation(m.Stream, m.Position, m.GlobalPosition, "a message of a saga", err.Error())
 		one.state = nil
@@ -139,7 +138,7 @@ var seed = maphash.MakeSeed()
 
 // sumOf returns a checksum of a message that a runner writes, and 0 for a message from outside.
 func sumOf(m *messagestore.Message) uint64 {
-	if slices.Contains(event.Outside, m.Type) || m.Type == event.TypeSetBack { // a clock may go back twice alike
+	if slices.Contains(outsideTypes, m.Type) || m.Type == typeSetBack { // a clock may go back twice alike
 		return 0
 	}
 	return maphash.String(seed, m.Type+" "+string(m.Data)) | 1
@@ -148,25 +147,25 @@ func sumOf(m *messagestore.Message) uint64 {
 // withoutValues returns a body without the parts that may be large.
 func withoutValues(body messagestore.Body) messagestore.Body {
 	switch b := body.(type) {
-	case event.Started:
+	case startedEvent:
 		b.Input = nil
 		return b
-	case event.Began:
+	case beganEvent:
 		b.Input = nil
 		return b
-	case event.Done:
+	case doneEvent:
 		b.Output = nil
 		return b
-	case event.Signalled:
+	case signalledEvent:
 		b.Value = nil
 		return b
-	case event.Valued:
+	case valuedEvent:
 		b.Value = nil
 		return b
-	case event.Replied:
+	case repliedEvent:
 		b.Output = nil
 		return b
-	case event.Completed:
+	case completedEvent:
 		b.Output = nil
 		return b
 	}
@@ -177,28 +176,28 @@ func withoutValues(body messagestore.Body) messagestore.Body {
 // does instead; "" if it breaks no rule. A message from outside may come anywhere, and so may one
 // of a type that this release does not know.
 func (s *state) breaks(body messagestore.Body) (expected, found string) {
-	if body == nil || slices.Contains(event.Outside, body.MessageType()) {
+	if body == nil || slices.Contains(outsideTypes, body.MessageType()) {
 		return "", ""
 	}
 	does := describe(body)
-	_, undoes := body.(event.Compensating)
-	suspended, suspends := body.(event.Suspended)
+	_, undoes := body.(compensatingEvent)
+	suspended, suspends := body.(suspendedEvent)
 	switch {
 	case s.started == nil && s.ended == "":
 		return "", "" // takeBody has the rule
 	case s.ended != "":
 		return "nothing of a runner behind the end, by which the saga is " + string(s.ended), does
-	case body.MessageType() == event.TypeSetBack:
+	case body.MessageType() == typeSetBack:
 		return "", ""
 	case s.suspended != nil && !undoes && (!suspends || suspended.By == ""):
 		return "nothing of a runner while the saga is suspended", does
 	}
 	switch b := body.(type) {
-	case event.Undone:
+	case undoneEvent:
 		return s.breaksUndo(b.Step, does)
-	case event.UndoFailed:
+	case undoFailedEvent:
 		return s.breaksUndo(b.Step, does)
-	case event.Compensated:
+	case compensatedEvent:
 		if s.compensating == nil {
 			return "a compensation that has begun", does
 		}
@@ -206,7 +205,7 @@ func (s *state) breaks(body messagestore.Body) (expected, found string) {
 			return fmt.Sprintf("step %s to be undone", one.Step), does
 		}
 		return "", ""
-	case event.Suspended:
+	case suspendedEvent:
 		return "", ""
 	}
 	if s.compensating != nil {
@@ -218,7 +217,7 @@ func (s *state) breaks(body messagestore.Body) (expected, found string) {
 // breaksForward is breaks for a saga that is not being undone.
 func (s *state) breaksForward(body messagestore.Body, does string) (expected, found string) {
 	switch b := body.(type) {
-	case event.Began:
+	case beganEvent:
 		one := s.byName[b.Step]
 		if want := s.attempt(b.Step) + 1; b.Attempt != want {
 			return fmt.Sprintf("attempt %d", want), does
@@ -226,36 +225,36 @@ func (s *state) breaksForward(body messagestore.Body, does string) (expected, fo
 		if one != nil && one.settled() {
 			return fmt.Sprintf("no attempt at step %s, which has its outcome", b.Step), does
 		}
-	case event.Done:
+	case doneEvent:
 		if one := s.byName[b.Step]; one == nil || one.settled() || !one.retryAt.IsZero() {
 			return fmt.Sprintf("an attempt at step %s without an outcome", b.Step), does
 		}
-	case event.Failed:
+	case failedEvent:
 		one := s.byName[b.Step]
-		if one == nil || one.attempts != b.Attempt || !one.retryAt.IsZero() || one.settled() && one.Kind != event.KindAsk { // a reply may have come early
+		if one == nil || one.attempts != b.Attempt || !one.retryAt.IsZero() || one.settled() && one.Kind != kindAsk { // a reply may have come early
 			return fmt.Sprintf("attempt %d at step %s without an outcome", b.Attempt, b.Step), does
 		}
-	case event.Waiting:
+	case waitingEvent:
 		_, slept := s.sleeps[b.Name]
 		if _, heard := s.receiveBy[b.Name]; slept && !b.Signal || heard && b.Signal {
 			return "one wait of a name", does
 		}
-	case event.Received:
+	case receivedEvent:
 		if _, is := s.received[b.Name]; is {
 			return "a signal that is taken once", does
 		}
 		if !b.Late && (b.Index < 0 || b.Index >= len(s.signals[baseOf(b.Name)])) {
 			return fmt.Sprintf("signal %d of the name, which has come", b.Index+1), does
 		}
-	case event.Valued:
+	case valuedEvent:
 		if _, is := s.values[b.Name]; is {
 			return "one value of a name", does
 		}
-	case event.Compensating:
+	case compensatingEvent:
 		if s.pivoted() {
 			return "no way back behind a pivot that is done", does
 		}
-	case event.Completed:
+	case completedEvent:
 		for _, one := range s.steps {
 			if !one.settled() {
 				return fmt.Sprintf("an outcome of step %s", one.Step), does
@@ -292,21 +291,21 @@ func (s *state) undoNext() *step {
 func describe(body messagestore.Body) string {
 	of := ""
 	switch b := body.(type) {
-	case event.Began:
+	case beganEvent:
 		of = fmt.Sprintf(" of %s, attempt %d", b.Step, b.Attempt)
-	case event.Done:
+	case doneEvent:
 		of = " of " + b.Step
-	case event.Failed:
+	case failedEvent:
 		of = fmt.Sprintf(" of %s, attempt %d", b.Step, b.Attempt)
-	case event.Undone:
+	case undoneEvent:
 		of = " of " + b.Step
-	case event.UndoFailed:
+	case undoFailedEvent:
 		of = " of " + b.Step
-	case event.Waiting:
+	case waitingEvent:
 		of = " of " + b.Name
-	case event.Received:
+	case receivedEvent:
 		of = " of " + b.Name
-	case event.Valued:
+	case valuedEvent:
 		of = " of " + b.Name
 	}
 	return body.MessageType() + of
