@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/intents"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/saga"
@@ -159,15 +159,15 @@ func (c *intentsVerifyCommand) Run(ctx context.Context, a *app) error {
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 		listed := map[string]int{}
 		total, more := 0, false
-		checker := &intents.Checker{Found: func(v intents.Violation) {
+		checker := &intentlog.Checker{Found: func(v intentlog.Violation, at messagestore.Mark) {
 			if listed[v.Rule]++; listed[v.Rule] > int(c.MaxViolations) {
 				more = true
 				return
 			}
 			total++
 			a.printViolation(retention.Violation{
-				Rule: v.Rule, Category: c.Category, Stream: v.Place.Stream, Position: v.Place.Position,
-				GlobalPosition: v.Place.GlobalPosition, Expected: v.Expected, Found: v.Found,
+				Rule: v.Rule, Category: c.Category, Stream: at.Stream, Position: at.Position,
+				GlobalPosition: at.GlobalPosition, Expected: v.Expected, Found: v.Found,
 			})
 		}}
 		if err := a.scan(ctx, store, c.Category, checker.Next); err != nil {

@@ -1,25 +1,16 @@
-// Package intents checks the histories of intents for operators.
-package intents
+package intentlog
 
 import (
 	"fmt"
 
-	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 )
-
-// A Violation is a message that breaks a rule.
-type Violation struct {
-	intentlog.Violation
-
-	Place messagestore.Mark
-}
 
 // A Checker checks the intents of a category, told its messages in their order. It keeps the last
 // step of each intent, and of a done intent the token alone.
 type Checker struct {
-	// Found is called with each violation.
-	Found func(Violation)
+	// Found is called with each violation, and the place of the message that breaks the rule.
+	Found func(v Violation, at messagestore.Mark)
 
 	Messages int64
 
@@ -27,7 +18,7 @@ type Checker struct {
 	// violation: a store's clock may have been set back, and a waiter trusts its own.
 	Early int64
 
-	open map[messagestore.StreamName]*intentlog.State
+	open map[messagestore.StreamName]*State
 	done map[messagestore.StreamName]int64 // the tokens; 0 for a tombstone
 }
 
@@ -40,30 +31,30 @@ func (c *Checker) Done() int64 { return int64(len(c.done)) }
 // Next checks the next message of the category.
 func (c *Checker) Next(m *messagestore.Message) {
 	if c.open == nil {
-		c.open, c.done = map[messagestore.StreamName]*intentlog.State{}, map[messagestore.StreamName]int64{}
+		c.open, c.done = map[messagestore.StreamName]*State{}, map[messagestore.StreamName]int64{}
 	}
 	c.Messages++
 	token, done := c.done[m.Stream]
 	before := c.open[m.Stream]
-	s, err := intentlog.Read(m)
+	s, err := Read(m)
 	switch {
 	case done && m.Position != 0 && !s.Deleted:
-		c.violation(s, intentlog.Violation{Rule: "transition", Expected: "nothing after the result", Found: s.Type})
+		c.violation(s, Violation{Rule: "transition", Expected: "nothing after the result", Found: s.Type})
 		return // a later message is compared with the result too
 	case err != nil:
-		c.violation(s, intentlog.Violation{Rule: "message", Expected: "a message of an intent", Found: err.Error()})
+		c.violation(s, Violation{Rule: "message", Expected: "a message of an intent", Found: err.Error()})
 		if before == nil {
-			c.open[m.Stream] = &intentlog.State{}
+			c.open[m.Stream] = &State{}
 		}
 		return
 	case done && s.Token <= token && !s.Deleted: // it was removed, key and all, while the category was read
-		c.violation(s, intentlog.Violation{Rule: "token", Expected: fmt.Sprintf("a token above %d", token), Found: fmt.Sprint(s.Token)})
+		c.violation(s, Violation{Rule: "token", Expected: fmt.Sprintf("a token above %d", token), Found: fmt.Sprint(s.Token)})
 	case done || before == nil:
 		c.violation(s, s.Violations(nil)...)
 	case before.Type == "": // the message before it is no intent's
 	case !s.Deleted && s.Place.Position != before.Place.Position+1: // messages before it were trimmed while the category was read
 		if s.Token < before.Token || s.Attempt < before.Attempt {
-			c.violation(s, intentlog.Violation{Rule: "token", Expected: fmt.Sprintf("a token from %d on", before.Token), Found: fmt.Sprint(s.Token)})
+			c.violation(s, Violation{Rule: "token", Expected: fmt.Sprintf("a token from %d on", before.Token), Found: fmt.Sprint(s.Token)})
 		}
 	default:
 		c.violation(s, s.Violations(before)...)
@@ -81,8 +72,8 @@ func (c *Checker) Next(m *messagestore.Message) {
 	c.open[m.Stream] = s
 }
 
-func (c *Checker) violation(at *intentlog.State, all ...intentlog.Violation) {
+func (c *Checker) violation(at *State, all ...Violation) {
 	for _, v := range all {
-		c.Found(Violation{v, at.Place})
+		c.Found(v, at.Place)
 	}
 }

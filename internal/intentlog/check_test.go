@@ -1,4 +1,4 @@
-package intents_test
+package intentlog_test
 
 import (
 	"encoding/json"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/intents"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -56,10 +55,10 @@ func whole() history {
 }
 
 // check returns the violations of a history, as RULE@POSITION.
-func check(h history) (found []string, c *intents.Checker) {
-	c = &intents.Checker{Found: func(v intents.Violation) {
-		found = append(found, fmt.Sprintf("%s@%d", v.Rule, v.Place.Position))
-		if v.Expected == "" || v.Found == "" || v.Place.Stream == "" {
+func check(h history) (found []string, c *intentlog.Checker) {
+	c = &intentlog.Checker{Found: func(v intentlog.Violation, at messagestore.Mark) {
+		found = append(found, fmt.Sprintf("%s@%d", v.Rule, at.Position))
+		if v.Expected == "" || v.Found == "" || at.Stream == "" {
 			panic("a violation without its place or values")
 		}
 	}}
