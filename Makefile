@@ -147,7 +147,7 @@ test/kafka: ## Run the tests of the module of Kafka
 test/changed: ## Run the tests of parts that seldom change, of those that were changed since the tests last passed
 	@scripts/changed suites messagestore/storetest messagestore/memory internal/queuetest internal/queuestate intent -- $(MAKE) test/suites
 	@scripts/changed messagedb internal/messagedb migrations -- $(MAKE) test/messagedb
-	@scripts/changed redis intent internal/localserver -- $(MAKE) test/redis
+	@scripts/changed redis intent internal/testserver -- $(MAKE) test/redis
 	@scripts/changed kafka brokers/kafka brokers/internal/brokertest brokers/internal/receiving inbox outbox -- $(MAKE) test/kafka
 
 .PHONY: test/observe

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/localserver"
+	"github.com/dibs-go/dibs/internal/testserver"
 )
 
 // stopTimeout bounds how long a server may take until it has ended.
@@ -21,7 +21,7 @@ const stopTimeout = 20 * time.Second
 
 // A process is a running server, in its own folder.
 type process struct {
-	*localserver.Process
+	*testserver.Process
 	dir string
 	log string
 }
@@ -38,7 +38,7 @@ func start(dir string, owner *syscall.Credential, stop syscall.Signal, name stri
 	cmd := exec.Command(name, args...) //nolint:noctx // it outlives the call that starts it; Stop ends it
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = log, log
-	p.Process, err = localserver.Start(cmd, owner, stop)
+	p.Process, err = testserver.Start(cmd, owner, stop)
 	return p, err
 }
 
@@ -68,5 +68,5 @@ func folder(base, name string, owner *syscall.Credential) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return dir, localserver.Own(dir, owner)
+	return dir, testserver.Own(dir, owner)
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/localserver"
+	"github.com/dibs-go/dibs/internal/testserver"
 )
 
 // Postgres is a PostgreSQL server that syncs: fsync and synchronous_commit on, shared_buffers 1 GB,
@@ -27,11 +27,11 @@ type Postgres struct {
 // StartPostgres starts a server, which the caller stops. It uses the binaries in the folder
 // POSTGRES_BIN, or Debian's newest.
 func StartPostgres(ctx context.Context, base string) (_ *Postgres, err error) {
-	bin, err := localserver.PostgresBin()
+	bin, err := testserver.PostgresBin()
 	if err != nil {
 		return nil, err
 	}
-	owner, err := localserver.Unprivileged()
+	owner, err := testserver.Unprivileged()
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/localserver"
 	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/internal/testserver"
 )
 
 // program is that of Debian's package itself: the one in the PATH changes the user.
@@ -33,7 +33,7 @@ var askErl string
 
 // A server is a RabbitMQ of the test's own, in a folder, on ports of the loopback.
 type server struct {
-	*localserver.Process
+	*testserver.Process
 	dir     string
 	port    int
 	program string
@@ -74,7 +74,7 @@ func startServer(t testing.TB, maxMessage int) *server {
 		"ASK_SOCKET="+s.socket(),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-noinput -sname test@localhost +S 2:2 +sbwt none -kernel inet_dist_use_interface {127,0,0,1} "+
 			`-eval file:eval("`+filepath.Join(s.dir, "ask.erl")+`").`)
-	epmd, err := localserver.Start(exec.Command("epmd", "-port", strconv.Itoa(names), "-address", "127.0.0.1"), nil, syscall.SIGKILL)
+	epmd, err := testserver.Start(exec.Command("epmd", "-port", strconv.Itoa(names), "-address", "127.0.0.1"), nil, syscall.SIGKILL)
 	require.NoError(t, err)
 	t.Cleanup(func() { end(epmd) })
 	testkit.Await(t, "epmd listens", func() (bool, any) {
@@ -97,7 +97,7 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port //nolint:errcheck // it is one
 }
 
-func end(p *localserver.Process) {
+func end(p *testserver.Process) {
 	p.Signal(syscall.SIGKILL)
 	<-p.Done()
 }
@@ -112,7 +112,7 @@ func (s *server) Start(t testing.TB) {
 	cmd := exec.Command(s.program)
 	cmd.Env = s.env
 	var err error
-	s.Process, err = localserver.Start(cmd, nil, syscall.SIGKILL)
+	s.Process, err = testserver.Start(cmd, nil, syscall.SIGKILL)
 	require.NoError(t, err)
 	err = s.Await(context.Background(), func(ctx context.Context) error {
 		if _, err := s.ask(ctx, "ok"); err != nil {

@@ -20,8 +20,8 @@ import (
 	redisbroker "github.com/dibs-go/dibs/brokers/redis"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/localserver"
 	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -54,7 +54,7 @@ func TestAReceiverKeepsItsPromises(t *testing.T) {
 
 // A server is a Redis of the test's own, on a socket in a folder of its own, that syncs each write.
 type server struct {
-	*localserver.Process
+	*testserver.Process
 	dir string
 }
 
@@ -81,7 +81,7 @@ func (s *server) Start(t testing.TB) {
 	cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", s.Address(), "--dir", s.dir, "--save", "",
 		"--appendonly", "yes", "--appendfsync", "always", "--proto-max-bulk-len", "4mb")
 	var err error
-	s.Process, err = localserver.Start(cmd, nil, syscall.SIGKILL)
+	s.Process, err = testserver.Start(cmd, nil, syscall.SIGKILL)
 	require.NoError(t, err)
 	client := newClient(s.Address())
 	defer client.Close()

@@ -22,8 +22,8 @@ import (
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/intent/redisintent"
 	"github.com/dibs-go/dibs/internal/intentlog"
-	"github.com/dibs-go/dibs/internal/localserver"
 	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -41,7 +41,7 @@ type receipt struct {
 
 // A server is a Redis of the test's own, on a socket in a folder of its own.
 type server struct {
-	*localserver.Process
+	*testserver.Process
 	dir     string
 	durable bool
 }
@@ -77,7 +77,7 @@ func (s *server) start(t *testing.T) {
 	}
 	cmd := exec.Command("redis-server", args...)
 	var err error
-	s.Process, err = localserver.Start(cmd, nil, syscall.SIGKILL)
+	s.Process, err = testserver.Start(cmd, nil, syscall.SIGKILL)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.kill() })
 	require.NoError(t, s.Await(t.Context(), func(ctx context.Context) error {

@@ -20,9 +20,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -31,27 +31,27 @@ import (
 // A fault is an event at a boundary of the protocol.
 type fault struct {
 	name   string
-	fault  pgproxy.Fault
+	fault  testserver.Fault
 	leaves bool // the caller leaves, since it would wait for ever
 	every  bool // it happens at every boundary at once, and the caller notices nothing
 
 	// at reports whether it happens to a message of this side, which the message of the
 	// next side follows.
-	at func(s scene, side, next pgproxy.Side) bool
+	at func(s scene, side, next testserver.Side) bool
 }
 
-const nobody pgproxy.Side = -1 // follows the last message
+const nobody testserver.Side = -1 // follows the last message
 
 var faults = []fault{
-	{name: "cut before", fault: pgproxy.CloseBefore, at: func(scene, pgproxy.Side, pgproxy.Side) bool { return true }},
+	{name: "cut before", fault: testserver.CloseBefore, at: func(scene, testserver.Side, testserver.Side) bool { return true }},
 	// Else it is the same as before the next message.
-	{name: "cut after", fault: pgproxy.CloseAfter, at: func(_ scene, side, next pgproxy.Side) bool { return side != next }},
-	{name: "cut within", fault: pgproxy.CloseWithin, at: func(s scene, _, _ pgproxy.Side) bool { return s.thorough }},
-	{name: "reset", fault: pgproxy.ResetBefore, at: func(scene, pgproxy.Side, pgproxy.Side) bool { return true }},
-	{name: "reply lost", fault: pgproxy.Lose, leaves: true, at: func(_ scene, side, _ pgproxy.Side) bool { return side == pgproxy.Server }},
-	{name: "arrives late", fault: pgproxy.Hold, leaves: true, at: func(_ scene, side, _ pgproxy.Side) bool { return side == pgproxy.Client }},
-	{name: "server gone", fault: pgproxy.Forsake, leaves: true, at: func(s scene, side, _ pgproxy.Side) bool { return s.thorough && side == pgproxy.Client }},
-	{name: "dripped", fault: pgproxy.Drip, every: true, at: func(_ scene, _, next pgproxy.Side) bool { return next == nobody }},
+	{name: "cut after", fault: testserver.CloseAfter, at: func(_ scene, side, next testserver.Side) bool { return side != next }},
+	{name: "cut within", fault: testserver.CloseWithin, at: func(s scene, _, _ testserver.Side) bool { return s.thorough }},
+	{name: "reset", fault: testserver.ResetBefore, at: func(scene, testserver.Side, testserver.Side) bool { return true }},
+	{name: "reply lost", fault: testserver.Lose, leaves: true, at: func(_ scene, side, _ testserver.Side) bool { return side == testserver.FromServer }},
+	{name: "arrives late", fault: testserver.Hold, leaves: true, at: func(_ scene, side, _ testserver.Side) bool { return side == testserver.FromClient }},
+	{name: "server gone", fault: testserver.Forsake, leaves: true, at: func(s scene, side, _ testserver.Side) bool { return s.thorough && side == testserver.FromClient }},
+	{name: "dripped", fault: testserver.Drip, every: true, at: func(_ scene, _, next testserver.Side) bool { return next == nobody }},
 }
 
 // A scene is a call of the driver's, and the conditions that hold however it ends.
@@ -89,7 +89,7 @@ type ended struct {
 // An attempt is one time that a scene is played.
 type attempt struct {
 	direct   *pgxpool.Pool // past the proxy
-	proxy    *pgproxy.Proxy
+	proxy    *testserver.Proxy
 	config   *pgxpool.Config // through it
 	pool     *pgxpool.Pool
 	driver   *postgres.Driver // over pool
@@ -113,7 +113,7 @@ type matrix struct {
 
 // play plays a scene, has its message number at, from 1 on, meet f, and returns the messages of
 // the protocol. Nothing happens to message 0.
-func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgproxy.Message, err error) {
+func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []testserver.Message, err error) {
 	ctx, cancel := context.WithTimeout(ctx, testkit.WaitLimit)
 	defer cancel()
 	c := &attempt{direct: m.direct, category: messagestore.Category("cut" + strings.ReplaceAll(uuid.NewString(), "-", ""))}
@@ -121,7 +121,7 @@ func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgprox
 		c.schema = <-m.schemas
 		defer func() { m.schemas <- c.schema }()
 	}
-	if c.proxy, err = pgproxy.New(pgconn.NetworkAddress(m.base.ConnConfig.Host, m.base.ConnConfig.Port)); err != nil {
+	if c.proxy, err = testserver.NewProxy(pgconn.NetworkAddress(m.base.ConnConfig.Host, m.base.ConnConfig.Port)); err != nil {
 		return nil, err
 	}
 	defer c.proxy.Close()
@@ -143,14 +143,14 @@ func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgprox
 
 	met := make(chan struct{})
 	var mu sync.Mutex
-	var said []pgproxy.Message
-	c.proxy.SetRule(func(message pgproxy.Message) pgproxy.Fault {
+	var said []testserver.Message
+	c.proxy.SetRule(func(message testserver.Message) testserver.Fault {
 		switch {
 		case message.Name == "CancelRequest":
-			return pgproxy.Drop // or a late statement would be cancelled, sometimes
+			return testserver.Drop // or a late statement would be cancelled, sometimes
 		case message.Name == "Terminate", // it is after the call, sometimes
 			message.Name == "NotificationResponse" && !strings.Contains(string(message.Body), string(c.category)):
-			return pgproxy.Pass
+			return testserver.Pass
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -162,7 +162,7 @@ func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgprox
 		if len(said) == at || f.every && at > 0 {
 			return f.fault
 		}
-		return pgproxy.Pass
+		return testserver.Pass
 	})
 	callCtx, leave := context.WithCancel(ctx)
 	defer leave()
@@ -194,7 +194,7 @@ func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgprox
 	if err := m.goOn(ctx, s, c); err != nil {
 		return whole, err
 	}
-	if f.fault == pgproxy.Hold {
+	if f.fault == testserver.Hold {
 		c.pool.Close() // which returns once all that was on its way has arrived
 	}
 	c.proxy.Close()
@@ -495,7 +495,7 @@ func cutAll(t *testing.T, ways []way) {
 		}
 		require.Positive(t, count[endedDefinite], f.name)
 		require.Positive(t, count[endedNotWritten], f.name)
-		if f.fault != pgproxy.Forsake { // after which the server does nothing
+		if f.fault != testserver.Forsake { // after which the server does nothing
 			require.Positive(t, count[endedWritten], f.name)
 		}
 		if !f.leaves {

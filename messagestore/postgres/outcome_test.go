@@ -17,9 +17,9 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -237,10 +237,10 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 }
 
 // proxied returns a proxy, and a pool with connections through it.
-func proxied(t *testing.T) (*pgproxy.Proxy, *pgxpool.Pool) {
+func proxied(t *testing.T) (*testserver.Proxy, *pgxpool.Pool) {
 	t.Helper()
 	base := pgtest.Pool(t).Config()
-	proxy := testkit.Do(pgproxy.New(pgconn.NetworkAddress(base.ConnConfig.Host, base.ConnConfig.Port)))(t)
+	proxy := testkit.Do(testserver.NewProxy(pgconn.NetworkAddress(base.ConnConfig.Host, base.ConnConfig.Port)))(t)
 	pool := testkit.Do(pgxpool.NewWithConfig(t.Context(), through(proxy, base)))(t)
 	t.Cleanup(func() {
 		require.NoError(t, proxy.Close())
@@ -250,7 +250,7 @@ func proxied(t *testing.T) (*pgproxy.Proxy, *pgxpool.Pool) {
 }
 
 // through returns base for connections that pass the proxy.
-func through(proxy *pgproxy.Proxy, base *pgxpool.Config) *pgxpool.Config {
+func through(proxy *testserver.Proxy, base *pgxpool.Config) *pgxpool.Config {
 	config := base.Copy()
 	conn := config.ConnConfig
 	conn.Host, conn.Port, conn.TLSConfig, conn.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
@@ -259,15 +259,15 @@ func through(proxy *pgproxy.Proxy, base *pgxpool.Config) *pgxpool.Config {
 }
 
 // whenSent makes the message that holds a canary meet a fault, and closes met.
-func whenSent(proxy *pgproxy.Proxy, fault pgproxy.Fault) (met chan struct{}) {
+func whenSent(proxy *testserver.Proxy, fault testserver.Fault) (met chan struct{}) {
 	met = make(chan struct{})
 	sent := false
-	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+	proxy.SetRule(func(m testserver.Message) testserver.Fault {
 		switch {
 		case m.Name == "CancelRequest":
-			return pgproxy.Drop // or it would end a statement that arrives late, sometimes
-		case sent || m.From == pgproxy.Server || !bytes.Contains(m.Body, []byte(`"canary"`)):
-			return pgproxy.Pass
+			return testserver.Drop // or it would end a statement that arrives late, sometimes
+		case sent || m.From == testserver.FromServer || !bytes.Contains(m.Body, []byte(`"canary"`)):
+			return testserver.Pass
 		}
 		sent = true
 		close(met)
@@ -277,47 +277,47 @@ func whenSent(proxy *pgproxy.Proxy, fault pgproxy.Fault) (met chan struct{}) {
 }
 
 // whenAnswered cuts the connection when the server has written a canary, and closes met.
-func whenAnswered(proxy *pgproxy.Proxy) (met chan struct{}) {
+func whenAnswered(proxy *testserver.Proxy) (met chan struct{}) {
 	met = make(chan struct{})
 	sent, over := false, false
-	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
-		sent = sent || m.From == pgproxy.Client && bytes.Contains(m.Body, []byte(`"canary"`))
+	proxy.SetRule(func(m testserver.Message) testserver.Fault {
+		sent = sent || m.From == testserver.FromClient && bytes.Contains(m.Body, []byte(`"canary"`))
 		if over || !sent || m.Name != "CommandComplete" {
-			return pgproxy.Pass
+			return testserver.Pass
 		}
 		over = true
 		close(met)
-		return pgproxy.CloseBefore
+		return testserver.CloseBefore
 	})
 	return met
 }
 
 // whenLost loses all that the server says once a canary was sent to it, and closes met.
-func whenLost(proxy *pgproxy.Proxy) (met chan struct{}) {
+func whenLost(proxy *testserver.Proxy) (met chan struct{}) {
 	met = make(chan struct{})
 	over, conn := false, 0
-	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+	proxy.SetRule(func(m testserver.Message) testserver.Fault {
 		switch {
 		case m.Name == "CancelRequest":
-			return pgproxy.Drop
-		case m.From == pgproxy.Client && bytes.Contains(m.Body, []byte(`"canary"`)):
+			return testserver.Drop
+		case m.From == testserver.FromClient && bytes.Contains(m.Body, []byte(`"canary"`)):
 			conn = m.Conn
-		case m.From == pgproxy.Server && m.Conn == conn && !over:
+		case m.From == testserver.FromServer && m.Conn == conn && !over:
 			over = true
 			close(met)
-			return pgproxy.Lose
+			return testserver.Lose
 		}
-		return pgproxy.Pass
+		return testserver.Pass
 	})
 	return met
 }
 
 // cutCanary cuts the connection before the server has written a canary, or after it.
-func cutCanary(proxy *pgproxy.Proxy, written bool) (met chan struct{}) {
+func cutCanary(proxy *testserver.Proxy, written bool) (met chan struct{}) {
 	if written {
 		return whenAnswered(proxy)
 	}
-	return whenSent(proxy, pgproxy.CloseBefore)
+	return whenSent(proxy, testserver.CloseBefore)
 }
 
 // backendOf returns the backend of a pool's only connection.
@@ -422,7 +422,7 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	backend := backendOf(t, pool)
-	onItsWay := whenSent(proxy, pgproxy.Hold)
+	onItsWay := whenSent(proxy, testserver.Hold)
 	go func() {
 		_, err := driver.Append(ctx, a)
 		done <- err
@@ -452,7 +452,7 @@ func TestWriteThatArrivesLateIsWritten(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	backend := backendOf(t, pool)
-	onItsWay := whenSent(proxy, pgproxy.Hold)
+	onItsWay := whenSent(proxy, testserver.Hold)
 	go func() {
 		_, err := store.Write(ctx, stream, 0, canary())
 		done <- err
@@ -577,12 +577,12 @@ func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
 	proxy, pool := proxied(t)
 	ctx, leave := context.WithCancel(t.Context())
 	silent := make(chan struct{})
-	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+	proxy.SetRule(func(m testserver.Message) testserver.Fault {
 		if m.Name != "ParseComplete" {
-			return pgproxy.Pass
+			return testserver.Pass
 		}
 		close(silent)
-		return pgproxy.Lose
+		return testserver.Lose
 	})
 	conn := pool.Config().ConnConfig
 	u := url.URL{
@@ -628,12 +628,12 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 			t.Parallel()
 			proxy, pool := proxied(t)
 			lost := false
-			proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
-				if m.From == pgproxy.Server || !bytes.Contains(m.Body, []byte("rollback")) {
-					return pgproxy.Pass
+			proxy.SetRule(func(m testserver.Message) testserver.Fault {
+				if m.From == testserver.FromServer || !bytes.Contains(m.Body, []byte("rollback")) {
+					return testserver.Pass
 				}
 				lost = true
-				return pgproxy.Lose
+				return testserver.Lose
 			})
 			done := testkit.Go(func() error { return call.ends(pool) })
 

@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/failure"
-	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -648,7 +648,7 @@ func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
 			require.NoError(t, transact(nil))
 			var trips int
 			for _, m := range stop() {
-				if m.From == pgproxy.Server && m.Name == "ReadyForQuery" {
+				if m.From == testserver.FromServer && m.Name == "ReadyForQuery" {
 					trips++
 				}
 			}

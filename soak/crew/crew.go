@@ -21,7 +21,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
@@ -48,9 +48,9 @@ type Config struct {
 	Variable string // of the environment, for the task of a process
 	Log      zerolog.Logger
 
-	Promises fs.FS                     // of the scenario
-	Look     func(ctx context.Context) // asks the store, for as long as ctx lasts, for what figures need; nil for nothing
-	Heard    func(m pgproxy.Message)   // is called with all that goes between processes and server; nil for nothing
+	Promises fs.FS                      // of the scenario
+	Look     func(ctx context.Context)  // asks the store, for as long as ctx lasts, for what figures need; nil for nothing
+	Heard    func(m testserver.Message) // is called with all that goes between processes and server; nil for nothing
 
 	Password string                         // of processes, for the server, which takes any
 	Forgives func(child *server.Child) bool // an end that is no failure; nil for none

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
@@ -197,22 +197,22 @@ func (c *Crew) CutOff(ctx context.Context, s *Slot, random *rand.Rand) {
 		s.Sever()
 		return
 	}
-	s.Under(ctx, When(func(m pgproxy.Message) bool { return m.From == pgproxy.Server && m.Name == "CommandComplete" }, pgproxy.CloseBefore),
+	s.Under(ctx, When(func(m testserver.Message) bool { return m.From == testserver.FromServer && m.Name == "CommandComplete" }, testserver.CloseBefore),
 		Dice{random}.Sooner(20*time.Millisecond))
 }
 
 // When returns the rule that has a fault for some messages.
-func When(is func(m pgproxy.Message) bool, fault pgproxy.Fault) pgproxy.Rule {
-	return func(m pgproxy.Message) pgproxy.Fault {
+func When(is func(m testserver.Message) bool, fault testserver.Fault) testserver.Rule {
+	return func(m testserver.Message) testserver.Fault {
 		if is(m) {
 			return fault
 		}
-		return pgproxy.Pass
+		return testserver.Pass
 	}
 }
 
 // FromServer reports whether a message is the server's.
-func FromServer(m pgproxy.Message) bool { return m.From == pgproxy.Server }
+func FromServer(m testserver.Message) bool { return m.From == testserver.FromServer }
 
 // JumpClock sets the server's clock wrong by five minutes to an hour, for a moment, and then sets
 // it right for a while.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
@@ -59,8 +59,8 @@ type Slot struct {
 	Client
 
 	crew  *Crew
-	proxy *pgproxy.Proxy               // nil for none
-	rule  atomic.Pointer[pgproxy.Rule] // of a fault
+	proxy *testserver.Proxy               // nil for none
+	rule  atomic.Pointer[testserver.Rule] // of a fault
 	over  chan struct{}
 
 	mu       sync.Mutex
@@ -75,7 +75,7 @@ func (c *Crew) Add(client Client) (*Slot, error) {
 	s := &Slot{Client: client, crew: c, over: make(chan struct{})}
 	if c.serverless.Store(s.Socket == ""); s.Socket != "" {
 		var err error
-		if s.proxy, err = pgproxy.New("unix", s.Socket); err != nil {
+		if s.proxy, err = testserver.NewProxy("unix", s.Socket); err != nil {
 			return nil, err
 		}
 		s.proxy.SetRule(s.hear)
@@ -246,8 +246,8 @@ func (s *Slot) Signal(signal syscall.Signal) *server.Child {
 func (s *Slot) Kill() { s.Signal(syscall.SIGKILL) }
 
 // hear is the rule of the proxy. It follows the rule of the present fault, if there is one.
-func (s *Slot) hear(m pgproxy.Message) pgproxy.Fault {
-	if m.From == pgproxy.Server && m.Name == "CommandComplete" {
+func (s *Slot) hear(m testserver.Message) testserver.Fault {
+	if m.From == testserver.FromServer && m.Name == "CommandComplete" {
 		s.crew.answers.Add(1)
 	}
 	if s.crew.Heard != nil {
@@ -256,12 +256,12 @@ func (s *Slot) hear(m pgproxy.Message) pgproxy.Fault {
 	if rule := s.rule.Load(); rule != nil {
 		return (*rule)(m)
 	}
-	return pgproxy.Pass
+	return testserver.Pass
 }
 
 // Under sets a rule for the connections of the process for a time, unless they have a rule, and
 // reports whether it did.
-func (s *Slot) Under(ctx context.Context, rule pgproxy.Rule, d time.Duration) bool {
+func (s *Slot) Under(ctx context.Context, rule testserver.Rule, d time.Duration) bool {
 	if !s.rule.CompareAndSwap(nil, &rule) {
 		return false
 	}

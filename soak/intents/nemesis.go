@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
@@ -82,7 +82,7 @@ func (r *run) killBouncer(ctx context.Context, _ *rand.Rand) error {
 }
 
 // hear tells of commits.
-func (r *run) hear(m pgproxy.Message) {
+func (r *run) hear(m testserver.Message) {
 	if isCommit(m) {
 		select {
 		case r.commits <- struct{}{}:
@@ -93,12 +93,12 @@ func (r *run) hear(m pgproxy.Message) {
 
 // isCommit reports whether a client asks for the COMMIT of a transaction, and committed whether
 // that is the server's answer.
-func isCommit(m pgproxy.Message) bool {
-	return m.From == pgproxy.Client && m.Name == "Parse" && bytes.HasPrefix(m.Body, []byte("\x00commit\x00"))
+func isCommit(m testserver.Message) bool {
+	return m.From == testserver.FromClient && m.Name == "Parse" && bytes.HasPrefix(m.Body, []byte("\x00commit\x00"))
 }
 
-func committed(m pgproxy.Message) bool {
-	return m.From == pgproxy.Server && m.Name == "CommandComplete" && bytes.Equal(m.Body, []byte("COMMIT\x00"))
+func committed(m testserver.Message) bool {
+	return m.From == testserver.FromServer && m.Name == "CommandComplete" && bytes.Equal(m.Body, []byte("COMMIT\x00"))
 }
 
 // cut closes the connections of a process, or holds all that goes over them for a time.
@@ -108,9 +108,9 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 	case 0:
 		s.Sever()
 	case 1: // the next answers do not arrive
-		s.Under(ctx, crew.When(crew.FromServer, pgproxy.CloseBefore), crew.Dice{Rand: random}.Sooner(ttl/10))
+		s.Under(ctx, crew.When(crew.FromServer, testserver.CloseBefore), crew.Dice{Rand: random}.Sooner(ttl/10))
 	default:
-		s.Under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, crew.Dice{Rand: random}.Sooner(2*ttl))
+		s.Under(ctx, func(testserver.Message) testserver.Fault { return testserver.Hold }, crew.Dice{Rand: random}.Sooner(2*ttl))
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (r *run) silence(ctx context.Context, random *rand.Rand) error {
 	d := ttl + crew.Dice{Rand: random}.Sooner(ttl)
 	var all sync.WaitGroup
 	for _, s := range r.Slots() {
-		all.Go(func() { s.Under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, d) })
+		all.Go(func() { s.Under(ctx, func(testserver.Message) testserver.Fault { return testserver.Hold }, d) })
 	}
 	all.Wait()
 	return nil
@@ -134,11 +134,11 @@ func (r *run) cutCommit(ctx context.Context, random *rand.Rand) error {
 	s := r.Any(random)
 	switch d := (crew.Dice{Rand: random}).Sooner(ttl); random.IntN(5) {
 	case 0:
-		s.Under(ctx, crew.When(isCommit, pgproxy.CloseBefore), d)
+		s.Under(ctx, crew.When(isCommit, testserver.CloseBefore), d)
 	case 1: // it holds the category meanwhile
-		s.Under(ctx, crew.When(isCommit, pgproxy.Hold), d/2)
+		s.Under(ctx, crew.When(isCommit, testserver.Hold), d/2)
 	default:
-		s.Under(ctx, crew.When(committed, pgproxy.CloseBefore), d)
+		s.Under(ctx, crew.When(committed, testserver.CloseBefore), d)
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
@@ -102,7 +102,7 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 func (r *run) stall(ctx context.Context, random *rand.Rand) error {
 	s := r.Any(random, worker)
 	c := r.Nemesis.Begin(crew.Event{Call: crew.Cut, Target: s.Name, Note: "stall"})
-	s.Under(ctx, crew.When(crew.FromServer, pgproxy.Hold), 5*lease)
+	s.Under(ctx, crew.When(crew.FromServer, testserver.Hold), 5*lease)
 	r.Nemesis.End(c, crew.Event{Answer: crew.OK})
 	return nil
 }

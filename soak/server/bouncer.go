@@ -11,7 +11,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/dibs-go/dibs/internal/localserver"
+	"github.com/dibs-go/dibs/internal/testserver"
 )
 
 // A PgBouncer stands in front of a server and runs its clients' transactions on fewer connections.
@@ -21,7 +21,7 @@ type PgBouncer struct {
 	owner        *syscall.Credential
 
 	mu      sync.Mutex
-	process *localserver.Process
+	process *testserver.Process
 }
 
 // NewPgBouncer starts a PgBouncer in transaction mode, in a folder next to the server's. PgBouncer
@@ -35,7 +35,7 @@ func NewPgBouncer(ctx context.Context, to *Postgres, name string) (*PgBouncer, e
 		return nil, errors.New("there is no PgBouncer here: install it (on Debian: apt-get install pgbouncer)")
 	}
 	b := &PgBouncer{dir: filepath.Join(filepath.Dir(to.dir), name), program: program, owner: to.owner}
-	if err := errors.Join(os.Mkdir(b.dir, 0o700), localserver.Own(b.dir, b.owner)); err != nil {
+	if err := errors.Join(os.Mkdir(b.dir, 0o700), testserver.Own(b.dir, b.owner)); err != nil {
 		return nil, err
 	}
 	config := fmt.Sprintf(`[databases]
@@ -53,7 +53,7 @@ query_wait_timeout = 30
 server_login_retry = 1
 `, to.dir, b.dir)
 	path := filepath.Join(b.dir, "ini")
-	if err := errors.Join(os.WriteFile(path, []byte(config), 0o600), localserver.Own(path, b.owner)); err != nil {
+	if err := errors.Join(os.WriteFile(path, []byte(config), 0o600), testserver.Own(path, b.owner)); err != nil {
 		return nil, err
 	}
 	return b, b.Start(ctx)
@@ -73,7 +73,7 @@ func (b *PgBouncer) Start(ctx context.Context) error {
 	defer log.Close()
 	cmd := exec.Command(b.program, "ini") //nolint:noctx // it outlives the call that starts it
 	cmd.Dir, cmd.Stdout, cmd.Stderr = b.dir, log, log
-	if b.process, err = localserver.Start(cmd, b.owner, syscall.SIGKILL); err != nil {
+	if b.process, err = testserver.Start(cmd, b.owner, syscall.SIGKILL); err != nil {
 		return err
 	}
 	return b.await(ctx)

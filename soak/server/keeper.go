@@ -12,7 +12,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/dibs-go/dibs/internal/localserver"
+	"github.com/dibs-go/dibs/internal/testserver"
 )
 
 // keeperVariable is set in the environment of the keeper: the folder it keeps.
@@ -30,7 +30,7 @@ type Keeper struct {
 // NewKeeper makes a folder for a run below base and starts a process that keeps it. main must call
 // [RunKeeper] first.
 func NewKeeper(base string) (*Keeper, error) {
-	owner, err := localserver.Unprivileged()
+	owner, err := testserver.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func NewKeeper(base string) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := localserver.Own(dir, owner); err != nil {
+	if err := testserver.Own(dir, owner); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	self, err := os.Executable()

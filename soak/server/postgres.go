@@ -16,7 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/localserver"
+	"github.com/dibs-go/dibs/internal/testserver"
 )
 
 // stopTimeout bounds how long a server may take until it has ended, changeTimeout until it has
@@ -48,7 +48,7 @@ type Postgres struct {
 	env      []string // nil for ours
 
 	mu      sync.Mutex
-	process *localserver.Process
+	process *testserver.Process
 
 	reading sync.Mutex
 	read    int64 // how much of the log
@@ -81,11 +81,11 @@ func NewPostgres(ctx context.Context, dir, name string, config *PostgresConfig) 
 
 // newPostgres makes the folder.
 func newPostgres(dir, name string) (*Postgres, error) {
-	bin, err := localserver.PostgresBin()
+	bin, err := testserver.PostgresBin()
 	if err != nil {
 		return nil, err
 	}
-	owner, err := localserver.Unprivileged()
+	owner, err := testserver.Unprivileged()
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func newPostgres(dir, name string) (*Postgres, error) {
 	if err := os.Mkdir(p.dir, 0o700); err != nil {
 		return nil, err
 	}
-	return p, localserver.Own(p.dir, owner)
+	return p, testserver.Own(p.dir, owner)
 }
 
 // command runs a program of PostgreSQL in the folder, where a keeper ends it.
@@ -127,7 +127,7 @@ func (p *Postgres) Start(ctx context.Context) error {
 		cmd.Args = append(cmd.Args, "-c", setting)
 	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = p.dir, log, log, p.env
-	if p.process, err = localserver.Start(cmd, p.owner, syscall.SIGQUIT); err != nil {
+	if p.process, err = testserver.Start(cmd, p.owner, syscall.SIGQUIT); err != nil {
 		return err
 	}
 	return p.await(ctx)

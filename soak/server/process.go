@@ -15,13 +15,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/localserver"
+	"github.com/dibs-go/dibs/internal/testserver"
 )
 
 // A Child is a process of the harness: a client that may be killed. It is safe for
 // concurrent use.
 type Child struct {
-	*localserver.Process
+	*testserver.Process
 	stderr *tail
 }
 
@@ -32,7 +32,7 @@ func StartChild(cmd *exec.Cmd, said io.Writer) (*Child, error) {
 	cmd.Stderr = io.MultiWriter(c.stderr, said)
 	cmd.WaitDelay = time.Second
 	var err error
-	c.Process, err = localserver.Start(cmd, nil, syscall.SIGKILL)
+	c.Process, err = testserver.Start(cmd, nil, syscall.SIGKILL)
 	return c, err
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/localserver"
+	"github.com/dibs-go/dibs/internal/testserver"
 )
 
 // NewStandby makes a streaming standby of p in a folder next to it, from a backup that is taken
@@ -93,7 +93,7 @@ func (p *Postgres) Promote(ctx context.Context) error {
 // [docs/dba.md]: https://github.com/dibs-go/dibs/blob/main/docs/dba.md#backup-and-restore
 func (p *Postgres) Restore(ctx context.Context) error {
 	signal := filepath.Join(p.dir, "data", "recovery.signal")
-	if err := errors.Join(os.WriteFile(signal, nil, 0o600), localserver.Own(signal, p.owner)); err != nil {
+	if err := errors.Join(os.WriteFile(signal, nil, 0o600), testserver.Own(signal, p.owner)); err != nil {
 		return err
 	}
 	p.settings = append([]string{"restore_command=false"}, p.settings...) // there is no archive

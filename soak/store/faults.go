@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
@@ -179,7 +179,7 @@ func (r *run) pastDeadline(ctx context.Context, random *rand.Rand, begin func(st
 // a connection dead without the client's knowing, sever cuts it in the end: nothing else here would
 // find it.
 func (r *run) ruled(
-	ctx context.Context, random *rand.Rand, begin func(string) func(), name string, most time.Duration, sever bool, rule func() pgproxy.Rule,
+	ctx context.Context, random *rand.Rand, begin func(string) func(), name string, most time.Duration, sever bool, rule func() testserver.Rule,
 ) error {
 	role := []work.Role{work.Writer, work.Consumer, work.Handler}[random.IntN(3)]
 	slots := r.Slots(string(role))
@@ -193,9 +193,9 @@ func (r *run) ruled(
 	for _, s := range slots {
 		own := rule()
 		all.Go(func() {
-			if s.Under(ctx, func(m pgproxy.Message) pgproxy.Fault {
+			if s.Under(ctx, func(m testserver.Message) testserver.Fault {
 				fault := own(m)
-				if fault != pgproxy.Pass {
+				if fault != testserver.Pass {
 					did()
 				}
 				return fault
@@ -208,20 +208,20 @@ func (r *run) ruled(
 	return nil
 }
 
-var cuts = []pgproxy.Fault{
-	pgproxy.CloseBefore, pgproxy.CloseWithin, pgproxy.CloseAfter, pgproxy.ResetBefore, pgproxy.ResetWithin, pgproxy.ResetAfter, pgproxy.Forsake,
+var cuts = []testserver.Fault{
+	testserver.CloseBefore, testserver.CloseWithin, testserver.CloseAfter, testserver.ResetBefore, testserver.ResetWithin, testserver.ResetAfter, testserver.Forsake,
 }
 
 // seldom returns rules by which a random fault happens to a few messages of a client.
-func seldom(random *rand.Rand, chance float64, which ...pgproxy.Fault) func() pgproxy.Rule {
-	return func() pgproxy.Rule {
+func seldom(random *rand.Rand, chance float64, which ...testserver.Fault) func() testserver.Rule {
+	return func() testserver.Rule {
 		var mu sync.Mutex
 		own := rand.New(rand.NewPCG(random.Uint64(), 0)) // the rule outlives this call, in other goroutines
-		return func(pgproxy.Message) pgproxy.Fault {
+		return func(testserver.Message) testserver.Fault {
 			mu.Lock()
 			defer mu.Unlock()
 			if own.Float64() >= chance {
-				return pgproxy.Pass
+				return testserver.Pass
 			}
 			return which[own.IntN(len(which))]
 		}
@@ -233,15 +233,15 @@ func (r *run) cut(ctx context.Context, random *rand.Rand, begin func(string) fun
 }
 
 func (r *run) lose(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
-	return r.ruled(ctx, random, begin, lose, time.Second, true, seldom(random, 0.01, pgproxy.Lose))
+	return r.ruled(ctx, random, begin, lose, time.Second, true, seldom(random, 0.01, testserver.Lose))
 }
 
 func (r *run) hold(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
-	return r.ruled(ctx, random, begin, hold, 4*time.Second, false, seldom(random, 0.5, pgproxy.Hold))
+	return r.ruled(ctx, random, begin, hold, 4*time.Second, false, seldom(random, 0.5, testserver.Hold))
 }
 
 func (r *run) drip(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
-	return r.ruled(ctx, random, begin, drip, time.Second, false, seldom(random, 0.2, pgproxy.Drip))
+	return r.ruled(ctx, random, begin, drip, time.Second, false, seldom(random, 0.2, testserver.Drip))
 }
 
 func (r *run) twin(ctx context.Context, random *rand.Rand, begin func(string) func()) error {

@@ -20,9 +20,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
-	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -413,7 +413,7 @@ func TestDoctorLooksAtTheSchemaItIsGiven(t *testing.T) {
 func TestDoctorReturnsWithItsContextThoughTheServerFallsSilent(t *testing.T) {
 	t.Parallel()
 	config := connect(t, pgtest.URL(t)).Config()
-	proxy, err := pgproxy.New(pgconn.NetworkAddress(config.Host, config.Port))
+	proxy, err := testserver.NewProxy(pgconn.NetworkAddress(config.Host, config.Port))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 	config.Host, config.Port, config.TLSConfig, config.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
@@ -421,12 +421,12 @@ func TestDoctorReturnsWithItsContextThoughTheServerFallsSilent(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
-		if m.From == pgproxy.Server || !bytes.Contains(m.Body, []byte("rollback")) {
-			return pgproxy.Pass
+	proxy.SetRule(func(m testserver.Message) testserver.Fault {
+		if m.From == testserver.FromServer || !bytes.Contains(m.Body, []byte("rollback")) {
+			return testserver.Pass
 		}
 		cancel()
-		return pgproxy.Lose
+		return testserver.Lose
 	})
 	done := make(chan error, 1)
 

@@ -1,4 +1,4 @@
-package pgproxy
+package testserver
 
 import (
 	"bufio"
@@ -145,7 +145,7 @@ func (c *conn) cut(reset bool) {
 
 // clientEnded tells the server that the client is gone.
 func (c *conn) clientEnded() {
-	if !c.lost[Client] {
+	if !c.lost[FromClient] {
 		closeWrite(c.server)
 	}
 }
@@ -153,7 +153,7 @@ func (c *conn) clientEnded() {
 // serverEnded tells the client that the server is gone, unless the proxy itself has cut the
 // connection.
 func (c *conn) serverEnded() {
-	if !c.lost[Server] && !c.over.Load() {
+	if !c.lost[FromServer] && !c.over.Load() {
 		closeWrite(c.client)
 	}
 }

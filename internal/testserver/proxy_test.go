@@ -1,4 +1,4 @@
-package pgproxy_test
+package testserver_test
 
 import (
 	"context"
@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/internal/testserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // A bench is a proxy, a connection through it and a pool past it, with a table.
 type bench struct {
 	t      *testing.T
-	proxy  *pgproxy.Proxy
+	proxy  *testserver.Proxy
 	config *pgx.ConnConfig
 	conn   *pgx.Conn
 	direct *pgxpool.Pool
@@ -46,7 +46,7 @@ func set(t *testing.T) *bench {
 		testkit.Do(direct.Exec(context.WithoutCancel(t.Context()), "drop table "+table))(t)
 	})
 	config := direct.Config().ConnConfig
-	proxy := testkit.Do(pgproxy.New(pgconn.NetworkAddress(config.Host, config.Port)))(t)
+	proxy := testkit.Do(testserver.NewProxy(pgconn.NetworkAddress(config.Host, config.Port)))(t)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 	config.Host, config.Port, config.TLSConfig, config.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
 	b := &bench{
@@ -94,21 +94,21 @@ func (b *bench) awaitEndOfBackend() {
 
 // once is a rule that has the first message that is called so meet a fault. No request to
 // cancel passes: pgx sends one after a cut, which may come before the server is through.
-func once(from pgproxy.Side, name string, fault pgproxy.Fault) pgproxy.Rule {
+func once(from testserver.Side, name string, fault testserver.Fault) testserver.Rule {
 	met := false
-	return func(m pgproxy.Message) pgproxy.Fault {
+	return func(m testserver.Message) testserver.Fault {
 		switch {
 		case m.Name == "CancelRequest":
-			return pgproxy.Drop
+			return testserver.Drop
 		case met || m.From != from || m.Name != name:
-			return pgproxy.Pass
+			return testserver.Pass
 		}
 		met = true
 		return fault
 	}
 }
 
-func texts(messages []pgproxy.Message) (list []string) {
+func texts(messages []testserver.Message) (list []string) {
 	for _, m := range messages {
 		list = append(list, m.String())
 	}
@@ -153,31 +153,31 @@ func TestBeginningOfAConnectionIsSeen(t *testing.T) {
 func TestCutIsWhereItWasAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		from    pgproxy.Side
+		from    testserver.Side
 		name    string
-		fault   pgproxy.Fault
+		fault   testserver.Fault
 		written int
 	}{
-		{pgproxy.Client, "Parse", pgproxy.CloseBefore, 0},
-		{pgproxy.Client, "Parse", pgproxy.ResetWithin, 0},
-		{pgproxy.Client, "Execute", pgproxy.CloseAfter, 0},
-		{pgproxy.Client, "Sync", pgproxy.CloseBefore, 0},
-		{pgproxy.Client, "Sync", pgproxy.CloseWithin, 0},
-		{pgproxy.Client, "Sync", pgproxy.ResetBefore, 0},
-		{pgproxy.Client, "Sync", pgproxy.CloseAfter, 1},
-		{pgproxy.Server, "ParseComplete", pgproxy.CloseBefore, 1},
-		{pgproxy.Server, "CommandComplete", pgproxy.CloseWithin, 1},
-		{pgproxy.Server, "CommandComplete", pgproxy.CloseAfter, 1},
-		{pgproxy.Server, "CommandComplete", pgproxy.ResetBefore, 1},
-		{pgproxy.Server, "CommandComplete", pgproxy.ResetAfter, 1},
-		{pgproxy.Server, "ReadyForQuery", pgproxy.ResetWithin, 1},
+		{testserver.FromClient, "Parse", testserver.CloseBefore, 0},
+		{testserver.FromClient, "Parse", testserver.ResetWithin, 0},
+		{testserver.FromClient, "Execute", testserver.CloseAfter, 0},
+		{testserver.FromClient, "Sync", testserver.CloseBefore, 0},
+		{testserver.FromClient, "Sync", testserver.CloseWithin, 0},
+		{testserver.FromClient, "Sync", testserver.ResetBefore, 0},
+		{testserver.FromClient, "Sync", testserver.CloseAfter, 1},
+		{testserver.FromServer, "ParseComplete", testserver.CloseBefore, 1},
+		{testserver.FromServer, "CommandComplete", testserver.CloseWithin, 1},
+		{testserver.FromServer, "CommandComplete", testserver.CloseAfter, 1},
+		{testserver.FromServer, "CommandComplete", testserver.ResetBefore, 1},
+		{testserver.FromServer, "CommandComplete", testserver.ResetAfter, 1},
+		{testserver.FromServer, "ReadyForQuery", testserver.ResetWithin, 1},
 	} {
 		t.Run(fmt.Sprint(c.from, c.name, c.fault), func(t *testing.T) {
 			t.Parallel()
 			b := set(t)
 			var seen []string
 			rule := once(c.from, c.name, c.fault)
-			b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+			b.proxy.SetRule(func(m testserver.Message) testserver.Fault {
 				if m.Conn == 1 {
 					seen = append(seen, m.String())
 				}
@@ -187,7 +187,7 @@ func TestCutIsWhereItWasAskedFor(t *testing.T) {
 			err := b.write(t.Context())
 
 			require.Error(t, err)
-			reset := c.fault >= pgproxy.ResetBefore
+			reset := c.fault >= testserver.ResetBefore
 			require.Equal(t, reset, errors.Is(err, syscall.ECONNRESET), "%v", err)
 			require.Equal(t, !reset, errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF), "%v", err)
 			b.awaitEndOfBackend()
@@ -201,7 +201,7 @@ func TestCutIsWhereItWasAskedFor(t *testing.T) {
 func TestACutLeavesOtherConnectionsAlone(t *testing.T) {
 	t.Parallel()
 	b := set(t)
-	b.proxy.SetRule(once(pgproxy.Client, "Sync", pgproxy.CloseBefore))
+	b.proxy.SetRule(once(testserver.FromClient, "Sync", testserver.CloseBefore))
 
 	require.Error(t, b.write(t.Context()))
 
@@ -215,10 +215,10 @@ func TestHeldMessageArrivesThoughItsSenderIsGone(t *testing.T) {
 	b := set(t)
 	ctx, leave := context.WithCancel(t.Context())
 	holds := make(chan struct{})
-	rule := once(pgproxy.Client, "Sync", pgproxy.Hold)
-	b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+	rule := once(testserver.FromClient, "Sync", testserver.Hold)
+	b.proxy.SetRule(func(m testserver.Message) testserver.Fault {
 		fault := rule(m)
-		if fault == pgproxy.Hold {
+		if fault == testserver.Hold {
 			close(holds)
 		}
 		return fault
@@ -241,12 +241,12 @@ func TestHeldReplyIsLate(t *testing.T) {
 	t.Parallel()
 	b := set(t)
 	holds := make(chan struct{})
-	b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+	b.proxy.SetRule(func(m testserver.Message) testserver.Fault {
 		if m.Name == "ReadyForQuery" {
 			close(holds)
-			return pgproxy.Hold
+			return testserver.Hold
 		}
-		return pgproxy.Pass
+		return testserver.Pass
 	})
 	done := testkit.Go(func() error { return b.write(t.Context()) })
 	testkit.Receive(t, "the message is held", holds)
@@ -263,7 +263,7 @@ func TestLostReplyIsNeverHeard(t *testing.T) {
 	t.Parallel()
 	b := set(t)
 	ctx, leave := context.WithCancel(t.Context())
-	b.proxy.SetRule(once(pgproxy.Server, "ParseComplete", pgproxy.Lose))
+	b.proxy.SetRule(once(testserver.FromServer, "ParseComplete", testserver.Lose))
 	done := testkit.Go(func() error { return b.write(ctx) })
 
 	testkit.AwaitEqual(t, "messages that are written", 1, b.written)
@@ -279,7 +279,7 @@ func TestLostReplyIsNeverHeard(t *testing.T) {
 func TestLostClientIsNotMissed(t *testing.T) {
 	t.Parallel()
 	b := set(t)
-	b.proxy.SetRule(once(pgproxy.Client, "Terminate", pgproxy.Lose))
+	b.proxy.SetRule(once(testserver.FromClient, "Terminate", testserver.Lose))
 	require.NoError(t, b.conn.Close(t.Context()))
 	require.Error(t, testkit.ErrorOf(b.conn.Exec(t.Context(), "select 1")))
 
@@ -293,7 +293,7 @@ func TestForsakenClientIsNotTold(t *testing.T) {
 	t.Parallel()
 	b := set(t)
 	ctx, leave := context.WithCancel(t.Context())
-	b.proxy.SetRule(once(pgproxy.Client, "Parse", pgproxy.Forsake))
+	b.proxy.SetRule(once(testserver.FromClient, "Parse", testserver.Forsake))
 	done := testkit.Go(func() error { return b.write(ctx) })
 
 	b.awaitEndOfBackend()
@@ -307,7 +307,7 @@ func TestForsakenClientIsNotTold(t *testing.T) {
 func TestWhatDripsArrivesWhole(t *testing.T) {
 	t.Parallel()
 	b := set(t)
-	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault { return pgproxy.Drip })
+	b.proxy.SetRule(func(testserver.Message) testserver.Fault { return testserver.Drip })
 	text := strings.Repeat("drip ", 1000)
 	var got string
 
@@ -320,7 +320,7 @@ func TestAMessageIsPassedOnThoughTheNextIsNotAllThere(t *testing.T) {
 	t.Parallel()
 	listener := testkit.Do(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
-	proxy := testkit.Do(pgproxy.New("tcp", listener.Addr().String()))(t)
+	proxy := testkit.Do(testserver.NewProxy("tcp", listener.Addr().String()))(t)
 	defer func() { require.NoError(t, proxy.Close()) }()
 	client := testkit.Do(new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", proxy.Port())))(t)
 	defer client.Close()
@@ -347,7 +347,7 @@ func TestDroppedCancelRequestCancelsNothing(t *testing.T) {
 	done := testkit.Go(func() error { return testkit.ErrorOf(b.conn.Exec(t.Context(), "select pg_sleep(3600)")) })
 	testkit.AwaitTrue(t, "the session sleeps", sleeps)
 
-	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault { return pgproxy.Drop })
+	b.proxy.SetRule(func(testserver.Message) testserver.Fault { return testserver.Drop })
 	require.NoError(t, b.conn.PgConn().CancelRequest(t.Context()))
 	require.True(t, sleeps())
 
@@ -361,9 +361,9 @@ func TestManyConnectionsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := set(t)
 	n := 0
-	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault {
+	b.proxy.SetRule(func(testserver.Message) testserver.Fault {
 		n++ // by one goroutine at a time
-		return pgproxy.Pass
+		return testserver.Pass
 	})
 	var group sync.WaitGroup
 	errs := make(chan error, 8)
@@ -391,9 +391,9 @@ func TestCloseEndsEverything(t *testing.T) {
 	t.Parallel()
 	b := set(t)
 	holds := make(chan struct{})
-	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault {
+	b.proxy.SetRule(func(testserver.Message) testserver.Fault {
 		close(holds)
-		return pgproxy.Hold
+		return testserver.Hold
 	})
 	done := testkit.Go(func() error { return b.write(t.Context()) })
 	testkit.Receive(t, "the message is held", holds)
@@ -408,7 +408,7 @@ func TestCloseEndsEverything(t *testing.T) {
 
 func TestServerThatIsNotThereIsAConnectionThatEnds(t *testing.T) {
 	t.Parallel()
-	proxy := testkit.Do(pgproxy.New("unix", t.TempDir()+"/nobody"))(t)
+	proxy := testkit.Do(testserver.NewProxy("unix", t.TempDir()+"/nobody"))(t)
 	defer func() { require.NoError(t, proxy.Close()) }()
 
 	_, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://user@127.0.0.1:%d/database?sslmode=disable", proxy.Port()))
@@ -421,7 +421,7 @@ func TestNewConnectionsLeadToTheServerThatTheProxyWasToldOf(t *testing.T) {
 	t.Parallel()
 	config := pgtest.Connect(t, pgtest.URL(t)).Config().ConnConfig
 	network, address := pgconn.NetworkAddress(config.Host, config.Port)
-	proxy := testkit.Do(pgproxy.New(network, nowhere(network)))(t)
+	proxy := testkit.Do(testserver.NewProxy(network, nowhere(network)))(t)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 	through := config.Copy()
 	through.Host, through.Port, through.TLSConfig, through.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
@@ -451,12 +451,12 @@ func TestWhoWaitsForAnAnswerThatWasLostHearsOfItWhenTheConnectionIsSevered(t *te
 	t.Parallel()
 	b := set(t)
 	lost := make(chan struct{})
-	b.proxy.SetRule(func(m pgproxy.Message) pgproxy.Fault {
+	b.proxy.SetRule(func(m testserver.Message) testserver.Fault {
 		if m.Name != "CommandComplete" {
-			return pgproxy.Pass
+			return testserver.Pass
 		}
 		close(lost)
-		return pgproxy.Lose
+		return testserver.Lose
 	})
 	ended := testkit.Go(func() error { return b.write(t.Context()) })
 	testkit.Receive(t, "the message is lost", lost)

@@ -1,6 +1,4 @@
-// Package localserver starts servers as children of this process. They end when this process ends,
-// in any way. The bench measures them, and the soak torments them.
-package localserver
+package testserver
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package pgproxy
+package testserver
 
 import (
 	"bufio"
@@ -83,10 +83,10 @@ func FuzzAMessageIsWhatCameOrRefused(f *testing.F) {
 	f.Add(false, []byte("Z\xff\xff\xff\xffZ\x00\x00\x00\x05I"), []byte(""))               // length that lies
 	f.Add(false, []byte("\xff\x00\x00\x00\x05x\x00\x00\x00\x00\x04"), []byte("\x05\x00")) // unknown type
 	f.Fuzz(func(t *testing.T, client bool, raw, sizes []byte) {
-		r := &reader{from: Server, source: bufio.NewReader(&talker{says: pieces(raw, sizes)})}
+		r := &reader{from: FromServer, source: bufio.NewReader(&talker{says: pieces(raw, sizes)})}
 		before := 1
 		if client {
-			r.from, before = Client, 0
+			r.from, before = FromClient, 0
 		}
 		for rest := raw; ; before = 1 {
 			want, length := first(rest, before)
@@ -172,7 +172,7 @@ func FuzzWhatCameWholeIsPassedOnBeforeMoreIsWaitedFor(f *testing.F) {
 		s := &side{from: from}
 		s.reached(to)
 
-		(&conn{proxy: proxy, number: 1}).pump(&reader{from: Client, source: bufio.NewReader(s)}, s)
+		(&conn{proxy: proxy, number: 1}).pump(&reader{from: FromClient, source: bufio.NewReader(s)}, s)
 
 		require.Equal(t, string(raw[:ends[len(ends)-1]]), to.heard.String())
 	})

@@ -1,4 +1,4 @@
-package localserver
+package testserver
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package pgproxy
+package testserver
 
 import (
 	"bufio"
@@ -8,18 +8,18 @@ import (
 	"io"
 )
 
-// A Side is the client or the server.
+// A Side is who sent a message: the client or the server.
 type Side int
 
 // The sides.
 const (
-	Client Side = iota
-	Server
+	FromClient Side = iota
+	FromServer
 )
 
 // String returns "client" or "server".
 func (s Side) String() string {
-	if s == Client {
+	if s == FromClient {
 		return "client"
 	}
 	return "server"
@@ -46,11 +46,11 @@ const (
 )
 
 var names = map[Side]map[byte]string{
-	Client: {
+	FromClient: {
 		'B': "Bind", 'C': "Close", 'D': "Describe", 'E': "Execute", 'F': "FunctionCall", 'H': "Flush", 'P': "Parse",
 		'Q': "Query", 'S': "Sync", 'X': "Terminate", 'c': "CopyDone", 'd': "CopyData", 'f': "CopyFail", 'p': "Password",
 	},
-	Server: {
+	FromServer: {
 		'1': "ParseComplete", '2': "BindComplete", '3': "CloseComplete", 'A': "NotificationResponse", 'C': "CommandComplete",
 		'D': "DataRow", 'E': "ErrorResponse", 'G': "CopyInResponse", 'H': "CopyOutResponse", 'I': "EmptyQueryResponse",
 		'K': "BackendKeyData", 'N': "NoticeResponse", 'R': "Authentication", 'S': "ParameterStatus", 'T': "RowDescription",

@@ -1,19 +1,4 @@
-// Package pgproxy is a proxy between clients and a PostgreSQL server that injects network faults:
-// it cuts connections, and delays or drops messages. It knows where messages begin and end, so a
-// test can do so at any message.
-//
-//	p, err := pgproxy.New("tcp", "127.0.0.1:5432")
-//	...
-//	defer p.Close()
-//	p.SetRule(func(m pgproxy.Message) pgproxy.Fault {
-//		if m.Name == "CommandComplete" {
-//			return pgproxy.CloseBefore // it was done, and the client never hears of it
-//		}
-//		return pgproxy.Pass
-//	})
-//
-// Nothing here waits for a clock.
-package pgproxy
+package testserver
 
 import (
 	"bufio"
@@ -68,7 +53,21 @@ const (
 // is not called for a closed connection.
 type Rule func(Message) Fault
 
-// A Proxy forwards messages and applies its rule to each. It is safe for concurrent use.
+// A Proxy forwards messages between clients and a PostgreSQL server, and applies its rule to each.
+// It knows where messages begin and end, so a test can cut a connection, or delay or drop a message,
+// at any of them:
+//
+//	p, err := testserver.NewProxy("tcp", "127.0.0.1:5432")
+//	...
+//	defer p.Close()
+//	p.SetRule(func(m testserver.Message) testserver.Fault {
+//		if m.Name == "CommandComplete" {
+//			return testserver.CloseBefore // it was done, and the client never hears of it
+//		}
+//		return testserver.Pass
+//	})
+//
+// Nothing here waits for a clock. A Proxy is safe for concurrent use.
 type Proxy struct {
 	network  string
 	listener net.Listener
@@ -86,11 +85,11 @@ type Proxy struct {
 	count     int
 }
 
-// New returns a proxy that listens on a free port, on this machine only, and connects to the server
+// NewProxy returns a proxy that listens on a free port, on this machine only, and connects to the server
 // at address, of network "tcp" or "unix". The caller closes it.
 //
 // It does not support TLS: it refuses a client's request for it, so the server must not require it.
-func New(network, address string) (*Proxy, error) {
+func NewProxy(network, address string) (*Proxy, error) {
 	ctx, end := context.WithCancel(context.Background())
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -176,7 +175,7 @@ func (p *Proxy) serve(client net.Conn) {
 	defer p.remove(c)
 
 	toServer := &side{from: client}
-	fromClient := &reader{from: Client, source: bufio.NewReader(toServer)}
+	fromClient := &reader{from: FromClient, source: bufio.NewReader(toServer)}
 	m, code, err := fromClient.begin()
 	for ; err == nil && (code == sslRequest || code == gssRequest); m, code, err = fromClient.begin() {
 		if fault, _ := c.ask(m); fault != Pass {
@@ -198,7 +197,7 @@ func (p *Proxy) serve(client net.Conn) {
 	toClient.reached(client)
 	var pump sync.WaitGroup
 	pump.Go(func() {
-		c.pump(&reader{from: Server, source: bufio.NewReader(toClient)}, toClient)
+		c.pump(&reader{from: FromServer, source: bufio.NewReader(toClient)}, toClient)
 		c.serverEnded()
 	})
 	c.pass(m, fromClient.raw, toServer) // it was read before there was a server
@@ -238,4 +237,28 @@ func (p *Proxy) ask(m Message) (Fault, <-chan struct{}) {
 		return Pass, nil
 	}
 	return p.rule(m), p.release
+}
+
+// Retarget makes new connections lead to the server at another address, of the same network.
+// Existing connections stay.
+func (p *Proxy) Retarget(address string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.address = address
+}
+
+func (p *Proxy) target() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.address
+}
+
+// Sever closes all existing connections, also lost and forsaken ones, like a keepalive that finds
+// the other side gone. The proxy goes on.
+func (p *Proxy) Sever() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.close()
+	}
 }
