@@ -113,7 +113,7 @@ func CheckLeave(l queuing.Leave) error {
 	return nil
 }
 
-// CheckFinish refuses an invalid session, and no deliveries or too many.
+// CheckFinish refuses an invalid session, and a list of deliveries that is empty or too long.
 func CheckFinish(q queuing.Queue, session int64, deliveries []queuing.Delivery) error {
 	if n := len(deliveries); n < 1 || n > queuing.MaxItems {
 		return refuse("deliveries", n, "they are 1 to 1000")

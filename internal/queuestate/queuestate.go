@@ -24,7 +24,7 @@ type Head struct {
 	Ahead                             messagestore.GlobalPosition // the highest position that was cancelled beyond the cursor
 	Checked                           time.Time                   // when held rows were last checked
 	Paused                            bool
-	Tokens                            float64 // of a rate, at that time; less than 0 before the first take
+	Tokens                            float64 // of a rate, at that time; less than 0 before the first take with a rate
 	Taken, Finished, Returned, Buried int64   // Finished counts items that were finished while no session had them
 	Shape                             Shape
 	Suspects                          bool  // there may be suspect rows
@@ -49,9 +49,9 @@ const (
 	Held   Place = 'h'
 	Dead   Place = 'd'
 	Closed Place = 'k' // dead, and the rows behind it stay held
-	Passed Place = 'z' // was held, and is finished: it keeps the place of the rows behind it
+	Passed Place = 'z' // finished, but it keeps the place of the rows behind it
 
-	Suspended Place = 's' // in a queue of streams: like Later, but listed separately
+	Suspended Place = 's' // in a queue of streams like Later, but listed separately; in a queue of parked messages still to be parked
 )
 
 // waits reports whether a row in this place is offered at its time.
@@ -70,9 +70,9 @@ type Row struct {
 	Error    string
 	Ends     int // how often its session was over
 
-	// In a queue of streams only messages after Woken wake the row. It is the later of two positions:
-	// that of the last message that woke the row while it was out, and that of the last message that
-	// its worker had read when it gave the row back.
+	// In a queue of streams only messages after Woken wake the row. It is the position of the last
+	// message that woke the row, or of the last message that a worker had read when it ended a
+	// turn, whichever is later.
 	Woken messagestore.GlobalPosition
 }
 
@@ -148,7 +148,7 @@ type Rows interface {
 	SetSession(Session) error
 	EndSession(session int64) error                          // and its notes
 	Note(session int64, of queuing.Delivery) (string, error) // "" for none
-	SetNotes(session int64, notes queuing.Notes) error       // replaces all notes that it has
+	SetNotes(session int64, notes queuing.Notes) error       // in place of the session's earlier notes
 	Over(until time.Time) ([]int64, error)                   // sessions that end by then
 	FirstEnd() (until time.Time, there bool, err error)
 
@@ -209,7 +209,7 @@ func (s *step) isBehind() bool { return s.clock.Before(s.head.At.Add(-queuing.Cl
 // from that time are moved with it, so that each wait takes as long from now on as it would have
 // taken from the head's time on. A message's own date is not moved: it names a time and not a
 // duration. Rows of streams are offered at once, because their workers decide by the messages. Only
-// a take does this; other calls compute from the head's time meanwhile.
+// a take does this; until then the other calls that change rows compute from the head's time.
 func (s *step) follow() error {
 	if s.isBehind() {
 		if err := s.setBack(); err != nil {
@@ -473,7 +473,7 @@ func (s *step) pause(row *Row, f queuing.Finish) error {
 	return s.Put(*row)
 }
 
-// giveBack offers a row that was out again, or makes it dead.
+// giveBack ends the delivery of a row that is out: the row is to be offered again, or is dead.
 func (s *step) giveBack(row *Row, dies bool, policy queuing.Policy, delay time.Duration) {
 	row.Version++
 	row.Session = 0
@@ -924,7 +924,7 @@ func (s *step) dueIn(slots uint32, suspect bool, until time.Time, limit int) ([]
 	return mine, err
 }
 
-// takeRows takes rows, unless their messages were removed.
+// takeRows takes rows. A row whose message was removed is finished instead.
 func (s *step) takeRows(session int64, rows []Row, want *int, taken *queuing.Taken) error {
 	for _, row := range rows {
 		s.changed = true
@@ -953,8 +953,8 @@ func (s *step) takeRows(session int64, rows []Row, want *int, taken *queuing.Tak
 	return nil
 }
 
-// maxLooked is how many messages a take reads at most to find a few items, because others wait for
-// it meanwhile.
+// maxLooked is how many messages a take from a queue of items reads, about, to find a few of them:
+// others wait for it meanwhile.
 const maxLooked = 2500
 
 // takeNext moves the cursor of a queue of items.
@@ -973,7 +973,7 @@ func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
 	return s.takeRows(session, aside, want, taken) // there is no other
 }
 
-// takePages moves the cursor page by page. In the first page it puts aside the next items of the
+// takePages moves the cursor page by page. In the first page it puts aside the next item of the
 // last key.
 func (s *step) takePages(session int64, want *int, last messagestore.GlobalPosition, aside *[]Row, taken *queuing.Taken) error {
 	for looked, round := 0, 1; *want > 0; round++ {

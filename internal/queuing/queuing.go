@@ -13,7 +13,8 @@
 // an entry for each delivery that did not finish the item.
 //
 // Only one item of a stream is out at a time, in the order of the stream. An item behind an open
-// one of its stream is held until that is finished or dead.
+// one of its stream is held until that one is finished, or is dead and its [Policy] does not hold
+// the items behind it.
 //
 // Takes with [Take].Wakes make a queue of streams. In it only the first message of each stream is
 // an item, which lasts until it is completed. A delivery of it is a turn: the worker reads the
@@ -45,8 +46,9 @@ import (
 //
 // If two calls change the same queue, the second sees all changes of the first. Every change is
 // atomic. A call that returns an error matching [messagestore.ErrOutcomeUnknown] may have changed
-// the queue. All methods except QueueTake may be called again with the same arguments and then give
-// the same answer; for QueueTake this needs a new session: see [Taken].
+// the queue. All methods except QueueTake may then be called again with the same arguments: what
+// the first call has done stays done. QueueChange, QueuePark and QueueRemove then tell only what
+// the second call has changed. QueueTake needs a new session: see [Taken].
 //
 // A queue uses the store's clock. That clock may be ahead for a while, or be set back. If a take
 // finds the clock more than [ClockTolerance] behind the time of the queue's last change, the
@@ -99,18 +101,20 @@ type Driver interface {
 	// message that was removed is not parked. A queue that follows its category is refused.
 	QueuePark(ctx context.Context, p Parking) (parked bool, err error)
 
-	// QueueRemove ends a queue. Only the queue's name stays: from then on takes and changes refuse
-	// it with [ErrRemoved], so that no worker that still runs starts again with the first message
-	// of the category. If the queue has items that are not finished, QueueRemove does nothing
-	// unless r says otherwise. A queue that does not exist or was removed is not an error.
+	// QueueRemove ends a queue. If a worker ever took from it, the queue's name stays: from then on
+	// takes and changes refuse it with [ErrRemoved], so that no worker that still runs starts again
+	// with the first message of the category. Nothing stays of a queue of parked messages. If the
+	// queue has items that are not finished, QueueRemove does nothing unless r says otherwise. A
+	// queue that does not exist or was removed is not an error.
 	QueueRemove(ctx context.Context, r Removal) (RemovedQueue, error)
 
 	// QueueItem returns the facts about an item. The error matches [messagestore.ErrNotFound] if
-	// the queue's category has no message at the position, or in a queue of streams if the message
-	// is not the first of its stream.
+	// the queue's category has no message at the position and no item is open there. It also does
+	// if the message is no item: in a queue of streams because it is not the first of its stream,
+	// in a queue of parked messages because it was never parked.
 	QueueItem(ctx context.Context, q Queue, position messagestore.GlobalPosition) (Item, error)
 
-	// QueueItems returns open items in a state, in order of position. A list ends before its
+	// QueueItems returns unfinished items in a state, in order of position. A list ends before its
 	// messages exceed [MaxListBytes] of data, but has at least one item. To get all, ask again from
 	// after the last item until a list is empty.
 	QueueItems(ctx context.Context, l List) ([]Item, error)
@@ -181,7 +185,8 @@ const (
 	// Patience is how long an item is kept for the first in line.
 	Patience = 200 * time.Millisecond
 
-	// ClockTolerance is how far a clock may go back. A queue stands still for up to this time.
+	// ClockTolerance is how far a clock may go back before a take moves the queue's times. After a
+	// smaller step the queue's time stands still until the clock has caught up.
 	ClockTolerance = time.Second
 
 	// OrphanInterval is how often a take checks whether an item is held behind a finished one.
@@ -248,8 +253,8 @@ const (
 
 	// Wait and Suspend end a successful turn in a queue of streams. The item is offered again after
 	// the delay, or as soon as a message after [Finish].Seen wakes it. With [MaxDelay] only a
-	// message brings it back. The item's failures restart at 0, and its log gets no entry, because
-	// an item may have thousands of turns. A suspended item is listed as suspended, with the error,
+	// message brings it back. The item's failures restart at 0. Its log gets no entry, because an
+	// item may have thousands of turns. A suspended item is listed as suspended, with the error,
 	// until it is offered.
 	Wait    Kind = 'w'
 	Suspend Kind = 's'
@@ -327,8 +332,9 @@ type Take struct {
 	// Defaults to a queue that follows its category.
 	Slots uint32
 
-	// Session has the reserved items until its lease is over: Lease from now on, or from the last
-	// extension.
+	// Session has the reserved items until its lease is over. The lease lasts for Lease, from the
+	// last extension or from the last take that began it or restarted it: a take that reserves
+	// items does, if less than 67% of Lease is left.
 	Session int64
 	Lease   time.Duration
 
@@ -339,8 +345,8 @@ type Take struct {
 	// Want is how many items the caller wants. With 0 the take reserves none.
 	Want int
 
-	// Wait is how long the caller will ask again if nothing is found: a ticket keeps its place in
-	// the line for so long. With 0 the caller gets no ticket.
+	// If nothing is found, the caller gets a ticket, which keeps its place in the line for this
+	// time, while it asks again. With 0 it gets no ticket.
 	Wait time.Duration
 
 	// Ticket is the caller's place in the line from an earlier take, or 0.
@@ -352,7 +358,7 @@ type Take struct {
 // again. It repeats the same finishes. If the lost call ended a delivery, the answer for it is
 // Done.
 type Taken struct {
-	Endings []Ending // of each finish
+	Endings []Ending // one for each of the Finishes, in their order
 	Items   []Taking // in the order in which they became available
 
 	// Ticket is the new place in the line, or 0.
@@ -413,9 +419,10 @@ type Action string
 
 const (
 	// RetryNow offers later, suspended and dead items now. A dead item's failures restart at 0, and
-	// it takes its place in its stream again: it is held while another item of the stream is out or
-	// an earlier one is open, and later items are held behind it. If a dead item would be held
-	// behind an item that a transaction is completing, it stays dead: ask again.
+	// it takes its place in its stream again: it is held while another item of the stream is out,
+	// or an earlier one is still to be offered or is dead and holds the items behind it. Later
+	// items are held behind it. If a dead item would be held behind an item that a transaction is
+	// completing, it stays dead: ask again.
 	RetryNow Action = "retry"
 
 	Drop   Action = "drop"   // later, suspended, held and dead items are finished
@@ -447,7 +454,8 @@ type Removal struct {
 
 	// FreeName also frees the name: a worker that begins or still runs then has a new queue, which
 	// starts with the first message of the category. It frees the name of a queue that was removed
-	// before, too. The name of a queue that was never taken from is always free.
+	// before, too. The name of a queue that was never taken from, or that kept parked messages, is
+	// always free.
 	FreeName bool
 }
 
@@ -514,8 +522,8 @@ type Item struct {
 	Failures int
 	Session  int64                       // Out
 	Until    time.Time                   // Out: when its session is over unless it is extended; it may have passed
-	Due      time.Time                   // Later and Suspended; for a held item the time before which it is not offered
-	Behind   messagestore.GlobalPosition // Held
+	Due      time.Time                   // Later and Suspended; for a held item the time before which it is not offered; for a waiting or finished one its message's date
+	Behind   messagestore.GlobalPosition // Held, or finished and keeping the place of the items behind it
 	Closed   bool                        // Dead, and later items of its stream are held
 	Error    string                      // of the last failure or suspension, or of a Wait since; the log has the other reasons
 	Note     string                      // Out: about its progress
@@ -560,7 +568,7 @@ func (w What) String() string {
 	return fmt.Sprintf("What(%q)", byte(w))
 }
 
-// A List asks for open items of one state.
+// A List asks for unfinished items of one state.
 type List struct {
 	Queue
 	State State // Out, Later, Suspended, Held or Dead; for Waiting the messages beyond the cursor
@@ -586,7 +594,7 @@ type Status struct {
 	Changed time.Time
 
 	Waiting             bool      // something is beyond the cursor
-	Oldest              time.Time // when the oldest item that is open and not dead was written; zero for none
+	Oldest              time.Time // when the oldest item that is neither finished nor dead was written; zero for none
 	Taken, Back, Buried int64     // counts of deliveries since the queue began
 
 	// Finished counts the items that were finished since the queue began: by a completion, by an
