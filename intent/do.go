@@ -85,9 +85,10 @@ func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx cont
 // this, and for a release, Do takes up to five seconds, in which it tries again while the store
 // fails; if the store is closed, it stops at once. After an error that matches
 // [messagestore.ErrOutcomeUnknown] the intent may be done, and then the next call with its key
-// returns the result. The error matches it if any attempt, or a transaction of f, may have
+// returns the result. You get that error only if an attempt, or a transaction of f, may have
 // confirmed the intent, and no later attempt could find out. With an error that matches
-// ErrLeaseLost the answer's Intent is the state that came after the lease.
+// ErrLeaseLost the answer's Intent is the state that came after the lease, if the store has shown
+// it.
 //
 // If the result cannot be stored, because it is above 512 KiB, does not encode, or contains
 // something that no store takes, it is not kept. The work is done, so the intent is done for ever,

@@ -391,9 +391,9 @@ func (l *Lease) Lost(err error) bool {
 	return ok && ours(used.Stream)
 }
 
-// In returns the lease for a transaction that you began elsewhere and over which store was opened:
-// the lease's steps are written at once, in that transaction, and take effect when it commits. They
-// hold the category's lock until then, so no other lease of the category can change meanwhile:
+// In returns the lease for use in a transaction that you began elsewhere. Store is a store over
+// that transaction. The lease's steps are written in it at once, and take effect when it commits.
+// They hold the category's lock until then, so no other lease of the category can change meanwhile:
 // commit soon, or use [Lease.Confirmation], which takes the lock only in the round trip of the
 // commit.
 //

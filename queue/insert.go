@@ -56,7 +56,6 @@ type InsertOpts struct {
 
 	// ScheduledAt is the time before which the item is not delivered, by the store's clock, in a
 	// year from 1 to 9999. Later items with the same Key wait for it.
-	// 9999. An item with a Key is waited for by those behind it.
 	//
 	// Defaults to now.
 	ScheduledAt time.Time
@@ -81,8 +80,8 @@ const (
 	UntilFinished
 
 	// UntilDelivered keeps the name until a worker has the item, and again while the item waits for
-	// another delivery. Anything written before an insert is seen by a later delivery: of the new
-	// item, or of the item that it duplicates.
+	// another delivery. So whatever you write before an insert is seen by a delivery that begins
+	// later: of the new item, or of the item that it duplicates.
 	UntilDelivered
 )
 
@@ -162,13 +161,16 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 // function's context. See [messagestore.Store.Stage]: no other item waits for the transaction, and
 // the position is not known yet.
 //
-// If another item with the same content has the ID or the Unique name at the time of the commit,
-// the item is left out. The result is a Duplicate if its Unique name is already taken when you
-// call; InsertTx does not report that an ID is taken. If another content is known to have the
-// Unique name, the error is a [*KeyReusedError]; if only COMMIT finds that out, COMMIT fails, and
-// for COMMIT the content includes the date and the metadata. A name that is free again, by
-// [InsertOpts].UniqueUntil, is for one item of the transaction: a second one makes COMMIT fail, and
-// so does another transaction that takes the name first.
+// If an item of the same type and data already has the Unique name when you call, the result is a
+// Duplicate. If an item of another type or with other data has it, the error is a
+// [*KeyReusedError]. COMMIT looks again: if another transaction has taken the name since, this item
+// is left out if it has the same type and data; otherwise COMMIT fails. If the name was free again,
+// by [InsertOpts].UniqueUntil, COMMIT fails whenever another item has taken it, also one of this
+// transaction.
+//
+// An ID is only looked up by COMMIT, so it never makes the result a Duplicate. If the ID is
+// recorded in the same stream with the same type, data, date and metadata, the item is left out;
+// if anything differs, COMMIT fails.
 //
 // Other errors are those that Stage returns; after an error roll back. Messages that the
 // transaction appends directly to the same stream after InsertTx, for example by [Queue.Insert],

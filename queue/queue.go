@@ -252,8 +252,8 @@ func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPositi
 }
 
 // Items returns unfinished items in a state, in order of position, starting at from: at most limit,
-// 1 to 1,000. It stops after the item with which the messages reach 4 MiB of data. To list all, ask
-// again from after the last item until the result is empty.
+// 1 to 1,000. It returns fewer if their messages would exceed 4 MiB of data, but at least one. To
+// list all, ask again from after the last item until the result is empty.
 func (q *Queue) Items(ctx context.Context, state State, from messagestore.GlobalPosition, limit int) ([]Item, error) {
 	err := q.use()
 	switch {

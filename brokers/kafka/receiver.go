@@ -122,7 +122,7 @@ func mistakes(group string, topics []string) (all []error) {
 type ReceiverStats struct {
 	Acked   int64 // messages that were handled; their offsets are committed when all before them are
 	Delayed int64 // failures after which a message comes again
-	Parked  int64 // messages that are recorded, and passed
+	Parked  int64 // messages that are recorded and passed over
 	Skipped int64 // messages that were passed over
 }
 
@@ -349,7 +349,7 @@ func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx
 //
 // If no inbox can take the message, because it has no ID, or its data are not JSON or too large,
 // the error is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]. The request
-// then has the parts that exist, for [inbox.Inbox.Refuse].
+// then has what the message has, for [inbox.Inbox.Refuse].
 func Request(m *kgo.Record, source string) (inbox.Request, error) {
 	if source == "" {
 		source = m.Topic

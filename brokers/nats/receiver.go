@@ -231,7 +231,7 @@ func reason(err error) string {
 //
 // If no inbox can take the message, because it has no ID, or its data are not JSON or too large,
 // the error is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]. The request
-// then has the parts that exist, for [inbox.Inbox.Refuse].
+// then has what the message has, for [inbox.Inbox.Refuse].
 func Request(m jetstream.Msg, source string) (inbox.Request, error) {
 	if source == "" {
 		source = m.Subject()

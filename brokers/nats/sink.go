@@ -30,7 +30,7 @@ const (
 	maxStream   = 255
 	maxRemember = 1 << 20
 
-	// maxTopics is for how many topics the stream is remembered.
+	// maxTopics is the number of topics whose stream is remembered.
 	maxTopics = 1024
 
 	// maxConflicts is how many conflicts with the subject's last message one attempt allows. After
@@ -50,7 +50,7 @@ type SinkConfig struct {
 	Prefix string
 
 	// Stream is the JetStream stream that has the subjects. If it is set and another stream has a
-	// message's subject, the message is refused.
+	// message's subject, the server does not take the message, and the relay sends it again later.
 	//
 	// Defaults to the stream that the server names for the subject.
 	Stream string
@@ -60,9 +60,10 @@ type SinkConfig struct {
 	// Defaults to 5 s.
 	Timeout time.Duration
 
-	// Remember is for how many subjects the last sequence is remembered: 1 to 1,048,576. On any
-	// other subject the sink first publishes a message as the subject's first, and if the server
-	// refuses that, it reads the last message.
+	// Remember is the number of subjects whose last sequence is remembered: 1 to 1,048,576. On
+	// another subject of a topic that it knows, the sink first publishes a message as the subject's
+	// first. If the server refuses that, or if the topic is new, the sink reads the subject's last
+	// message.
 	//
 	// Defaults to 65,536.
 	Remember int
@@ -152,7 +153,7 @@ func isNil(i any) bool {
 type SinkStats struct {
 	Published int64 // messages that the server stored
 	Present   int64 // messages that the stream had already
-	Conflicts int64 // answers that a subject had moved on
+	Conflicts int64 // answers that a subject had another last message than expected
 }
 
 // Stats returns the current counts.
@@ -290,9 +291,9 @@ func (s *Sink) send(ctx context.Context, subject string, m *outbox.Message, gues
 	return fmt.Errorf("the subject goes on: %w", conflict)
 }
 
-// expected returns the expected last message of a subject, and whether it is a guess that the
-// subject is empty. If it is wrong, the server refuses m, and the last message is read. It reports
-// false if the last message must be read first.
+// expected returns the message that should be the subject's last before m. If guessed, nothing is
+// known of the subject, and it is taken to be empty; if that is wrong, the server refuses m.
+// Expected reports false if the last message must be read first.
 func (s *Sink) expected(subject string, m *outbox.Message, guess bool) (before last, guessed, is bool) {
 	before, known := s.last.get(subject)
 	if known {

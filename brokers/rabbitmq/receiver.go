@@ -245,7 +245,7 @@ func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx
 //
 // If no inbox can take the message, because it has no ID, or its data are not JSON or too large,
 // the error is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]. The request
-// then has the parts that exist, for [inbox.Inbox.Refuse].
+// then has what the message has, for [inbox.Inbox.Refuse].
 func Request(m amqp.Delivery, source string) (inbox.Request, error) {
 	id, _ := m.Headers[outbox.HeaderID].(string)
 	return receiving.Request(cmp.Or(id, m.MessageId), "header "+outbox.HeaderID, cmp.Or(source, m.RoutingKey), m.Body)

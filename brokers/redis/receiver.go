@@ -357,7 +357,7 @@ func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx
 //
 // If no inbox can take the message, because it has no ID, or its data are not JSON or too large,
 // the error is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]. The request
-// then has the parts that exist, for [inbox.Inbox.Refuse]. An entry without the field of data is
+// then has what the message has, for [inbox.Inbox.Refuse]. An entry without the field of data is
 // refused too; its data are then the JSON of all its fields.
 func Request(m redis.XMessage, source string) (inbox.Request, error) {
 	id, _ := m.Values[outbox.HeaderID].(string)

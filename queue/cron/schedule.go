@@ -19,9 +19,9 @@ import (
 type CatchUp int
 
 const (
-	Last CatchUp = iota // the last of them comes, late
-	None                // none comes: a tick is at most a minute late
-	All                 // all come, in order; at most the last 1,000
+	Last CatchUp = iota // only the last of them comes, late
+	None                // none of them comes: a tick is at most a minute late
+	All                 // all of them come, in order, but at most the last 1,000
 )
 
 var catchUps = []string{Last: "last", None: "none", All: "all"}

@@ -48,8 +48,8 @@ func NewDesk[D Delivery[M], M any](r *Receiver[M], window int) *Desk[D] {
 }
 
 // Serve runs workers that handle deliveries with the context working, while fetch puts deliveries
-// on the desk and beside does everything else. When ctx is done, workers take no more deliveries;
-// when fetch has returned and all workers have ended, the context of beside ends. Serve returns the
+// on the desk and beside does everything else. When ctx is done, workers take no more deliveries.
+// The context of beside ends when fetch has returned and all workers have ended. Serve returns the
 // unended deliveries, which go back to the broker, and the error of fetch. If a worker or beside
 // panics, Serve ends with the panic as its error.
 func (k *Desk[D]) Serve(ctx, working context.Context, workers int, fetch func(context.Context) error, beside func(context.Context)) (unended []D, err error) {

@@ -259,8 +259,8 @@ func guarded(extend func(), every time.Duration, f func() error) error {
 }
 
 // Request returns a message as a request for an inbox. If no inbox can take it, the error is a
-// refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]; the request then has the parts
-// that exist, for [inbox.Inbox.Refuse].
+// refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]; the request then has what the
+// message has, for [inbox.Inbox.Refuse].
 func Request(id, header, source string, data []byte) (inbox.Request, error) {
 	request := inbox.Request{ID: id, Source: source, Data: json.RawMessage(data)}
 	if err := fault(request, header); err != nil {
