@@ -81,7 +81,7 @@ type Crew struct {
 	healed     bool
 	complaints []string
 	others     []*server.Child // by [Crew.Start]
-	lasted     []string        // processes that ended when they were told to, and when there were no more faults
+	lasted     []string        // processes that ended as they should after the faults were over
 }
 
 // New begins the folder of a run, and its history. The caller closes the crew.
@@ -241,7 +241,8 @@ func (c *Crew) Complaints() []string {
 	return slices.Clone(c.complaints)
 }
 
-// Survivors returns the processes that were alive at the end.
+// Survivors returns the processes that were alive when the faults were over, and ended as they
+// should.
 func (c *Crew) Survivors() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

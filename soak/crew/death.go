@@ -49,8 +49,8 @@ func (d *Doom) Pass(p Point) {
 	select {} // until the signal is here
 }
 
-// Doom draws the death of a process at a point of points; all orders of magnitude of turns are
-// equally likely. After the faults are over it draws no death.
+// Doom draws the death of a process: one of the points, and a turn, of which all orders of
+// magnitude are equally likely. When the faults are over, it draws no death.
 func (p Place) Doom(points []Point, least, most int) (d Death) {
 	if !p.Healed && len(points) > 0 {
 		d = Death{points[p.Random.IntN(len(points))], int64(least) + TurnOf(p.Random, most)}

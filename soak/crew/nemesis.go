@@ -13,20 +13,20 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A Fault comes again and again: after a number of answers of the server between Answers and twice
-// that; or, with times, after a time between these and at least Answers answers, so that a slow
-// machine makes progress.
+// A Fault happens repeatedly. Without times, the next one happens after Answers to twice as many
+// answers of the server. With times, it happens after a time between Least and Most, and then at
+// least Answers further answers, so that a slow machine makes progress.
 type Fault struct {
 	Answers     int64
 	Least, Most time.Duration
-	Goal        string // the key of its figure: once there was enough of it, it is seldom; "" for none
-	After       string // the key of a goal before which it is seldom too; "" for none
+	Goal        string // the key of its figure: when the figure has reached its goal, the fault becomes rare; "" for none
+	After       string // the key of a goal: until it is reached, the fault is less frequent; "" for none
 	Run         func(ctx context.Context, random *rand.Rand) error
 }
 
-// How much longer the time to the next fault becomes once there were enough faults, before the
-// fault's time, and in a run without goals. If the server is always down, faults have little to
-// disturb.
+// The factors by which the time to the next fault grows: seldom if the fault's goal is reached,
+// before if the goal of After is not, or if the run has no goals and the fault has times. If the
+// server is always down, faults have little to disturb.
 const (
 	seldom = 8
 	before = 3
@@ -63,7 +63,7 @@ type Phase struct {
 	For    time.Duration // at most
 	Until  promise.Goals // with which it ends earlier; nil for none
 	Faults []Fault
-	Beside []func(ctx context.Context, end func()) error // go on beside the faults, and may end the phase
+	Beside []func(ctx context.Context, end func()) error // run at the same time as the faults; end ends the phase
 }
 
 // Torment runs the faults of a phase, concurrently.
@@ -95,8 +95,8 @@ func (c *Crew) Torment(ctx context.Context, p Phase) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// watch reports how far the run is from its goals, and ends a phase when it has reached its goals.
-// It is a small part of the work that goes on.
+// watch logs how far the run is from its goals, and ends a phase when it has reached its goals. It
+// takes at most a tenth of the time, because counting takes long.
 func (c *Crew) watch(ctx context.Context, until promise.Goals, reached func()) error {
 	const least, part = 2 * time.Second, 10
 	if c.Goals == nil {
@@ -120,7 +120,7 @@ func (c *Crew) watch(ctx context.Context, until promise.Goals, reached func()) e
 	return nil
 }
 
-// count returns the figures up to now, also of the store, as far as that answers.
+// count returns the figures up to now, with those of the store if it answers in time.
 func (c *Crew) count(ctx context.Context) (promise.Figures, error) {
 	if c.Look != nil {
 		limited, cancel := context.WithTimeout(ctx, patience)
@@ -143,7 +143,7 @@ func (c *Crew) Trouble(name, target string) (end func()) {
 	return func() { c.Nemesis.End(call, Event{Answer: OK}) }
 }
 
-// StopProcess stops a process until the function until returns.
+// StopProcess stops a process, calls until, and lets the process go on.
 func (c *Crew) StopProcess(s *Slot, until func(since int64)) {
 	child, process := s.Process()
 	call := c.Nemesis.Begin(Event{Call: Stop, Target: process})
@@ -157,8 +157,8 @@ func (c *Crew) StopProcess(s *Slot, until func(since int64)) {
 	c.Nemesis.End(call, a)
 }
 
-// KillServer kills the server, and starts it again, sometimes only after a while. While a caller
-// holds Busy for reading, the server is not down.
+// KillServer kills the server, and starts it again: one time in times only after up to while. It
+// waits for callers that hold Busy for reading, so the server is up for them.
 func (c *Crew) KillServer(ctx context.Context, random *rand.Rand, times int, while time.Duration) error {
 	c.Busy.Lock()
 	defer c.Busy.Unlock()
@@ -189,7 +189,8 @@ func (c *Crew) Crashes(ctx context.Context, _ func()) error {
 	return c.Postgres.Crashes(ctx, c.Crashed)
 }
 
-// CutOff closes the connections of a process, or loses the next answer to it.
+// CutOff closes the connections of a process. One time in three it closes them at once; otherwise,
+// for up to 20 ms, each connection before its next answer.
 func (c *Crew) CutOff(ctx context.Context, s *Slot, random *rand.Rand) {
 	_, process := s.Process()
 	c.Nemesis.Begin(Event{Call: Cut, Target: process})
@@ -201,7 +202,7 @@ func (c *Crew) CutOff(ctx context.Context, s *Slot, random *rand.Rand) {
 		Dice{random}.Sooner(20*time.Millisecond))
 }
 
-// When returns the rule that has a fault for some messages.
+// When returns a rule that applies the fault to the messages that is accepts.
 func When(is func(m testserver.Message) bool, fault testserver.Fault) testserver.Rule {
 	return func(m testserver.Message) testserver.Fault {
 		if is(m) {
@@ -214,8 +215,8 @@ func When(is func(m testserver.Message) bool, fault testserver.Fault) testserver
 // FromServer reports whether a message is the server's.
 func FromServer(m testserver.Message) bool { return m.From == testserver.FromServer }
 
-// JumpClock sets the server's clock wrong by five minutes to an hour, for a moment, and then sets
-// it right for a while.
+// JumpClock sets the server's clock wrong by five minutes to an hour, for half a lease or more,
+// then sets it right, and waits for the time right.
 func (c *Crew) JumpClock(ctx context.Context, random *rand.Rand, lease, right time.Duration) error {
 	off := (5*time.Minute + Dice{random}.Sooner(55*time.Minute)).Truncate(time.Second)
 	if random.IntN(3) == 0 {

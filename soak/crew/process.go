@@ -62,10 +62,10 @@ type Dice struct{ *rand.Rand }
 // NewDice returns the dice of the i-th goroutine.
 func NewDice(seed, i uint64) Dice { return Dice{rand.New(rand.NewPCG(seed, i))} }
 
-// Sooner returns a time of up to d.
+// Sooner returns a time below most.
 func (d Dice) Sooner(most time.Duration) time.Duration { return time.Duration(d.Int64N(int64(most))) }
 
-// Between returns a time between two times.
+// Between returns a time from least up to most.
 func (d Dice) Between(least, most time.Duration) time.Duration { return least + d.Sooner(most-least) }
 
 // Often returns true with the given probability, in percent.

@@ -54,7 +54,8 @@ type Client struct {
 	Task   func(p Place) any
 }
 
-// A Slot is a place for a process. It replaces a killed process. It is safe for concurrent use.
+// A Slot runs one process at a time, and starts another when it has ended, until Stop. It is safe
+// for concurrent use.
 type Slot struct {
 	Client
 

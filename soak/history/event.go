@@ -77,8 +77,8 @@ type Event struct {
 	Attempt  int                         `json:"attempt,omitempty"`  // of the handler, from 1
 	Position messagestore.GlobalPosition `json:"position,omitempty"`
 
-	Left   int   `json:"left,omitempty"`   // goroutines, beyond those before a process did anything
-	Usable *bool `json:"usable,omitempty"` // whether its store still was, when there were no more faults
+	Left   int   `json:"left,omitempty"`   // how many more goroutines there are than at the start of the process
+	Usable *bool `json:"usable,omitempty"` // whether the store of the process still worked when the faults were over
 
 	Key   string `json:"key,omitempty"`   // an idempotence key
 	Value uint64 `json:"value,omitempty"` // of the command that wants the key

@@ -31,8 +31,8 @@ type Options struct {
 	Goroutines int  // of each process
 	Clock      bool // the server's is moved, by up to an hour, and stands
 	PgBouncer  bool // between the processes and the server, and is killed
-	Calm       bool // nothing is killed, stopped or cut
-	Silent     bool // nor here: the server is out of reach now and then, for longer than a lease
+	Calm       bool // there are no faults
+	Silent     bool // the only faults: the server is sometimes out of reach for longer than a lease
 	Long       bool // transactions take long, while others ask for their keys
 	Failovers  Failovers
 }

@@ -34,14 +34,14 @@ const (
 // An Order is the input of a saga, which determines its steps.
 type Order struct {
 	Lines   int  `json:"lines"`
-	Beside  bool `json:"beside"` // two steps side by side
-	Pay     bool `json:"pay"`    // a step in a transaction
-	Nap     int  `json:"nap"`    // milliseconds
-	Ship    bool `json:"ship"`   // a command, and its reply
-	Seal    bool `json:"seal"`   // another, that suspends the saga if it has no reply in time
+	Beside  bool `json:"beside"` // has two steps side by side
+	Pay     bool `json:"pay"`    // has a step in a transaction
+	Nap     int  `json:"nap"`    // the milliseconds of a sleep; 0 for none
+	Ship    bool `json:"ship"`   // sends a command, and waits for the reply
+	Seal    bool `json:"seal"`   // sends another; the saga is suspended if its reply does not come in time
 	Approve bool `json:"approve"`
 	Pivot   bool `json:"pivot"`
-	Last    bool `json:"last"` // another step in a transaction
+	Last    bool `json:"last"` // has another step in a transaction
 	Fail    bool `json:"fail"`
 }
 

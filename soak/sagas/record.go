@@ -31,11 +31,11 @@ type Record struct {
 	Answer   string   `json:"is,omitempty"` // "" in a call
 	Saga     string   `json:"saga,omitempty"`
 	Step     string   `json:"step,omitempty"`
-	State    string   `json:"state,omitempty"` // that a customer is told
+	State    string   `json:"state,omitempty"` // the state that a customer is told
 	IDs      []string `json:"ids,omitempty"`   // of messages
 	Stream   string   `json:"stream,omitempty"`
 	Position int64    `json:"position,omitempty"` // in the stream
-	Due      int64    `json:"due,omitempty"`      // of a timer
+	Due      int64    `json:"due,omitempty"`      // when a timer is due
 	Note     string   `json:"note,omitempty"`
 }
 
