@@ -562,9 +562,9 @@ type StreamWrite struct {
 	// Defaults to no types: the stream must be at the expected version.
 	Past []string
 
-	// After is the id of the message at the expected version. If another message is there, because
-	// this is another database or the store went back to a backup, it is a version conflict, even
-	// if the versions are equal. After needs an expected version of at least 0.
+	// After is the id of the message at the expected version. If another message is there, it is a
+	// version conflict even if the versions are equal: this is another database, or a backup was
+	// restored. After needs an expected version of at least 0.
 	//
 	// Defaults to [uuid.Nil]: the version alone decides.
 	After uuid.UUID

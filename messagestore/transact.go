@@ -20,10 +20,10 @@ import (
 type TransactDriver[Tx any] interface {
 	Driver
 
-	// Transact begins a transaction, reads the first message of the stream first in it, calls f
-	// once, adds the appends that f returns as AppendAll does, and commits. The message is nil if
-	// the stream is empty or first is "". Append and COMMIT are one round trip, if the database has
-	// round trips.
+	// Transact begins a transaction and reads the first message of the stream that first names. It
+	// calls f once with that message, which is nil if the stream is empty or first is "". Then it
+	// does the appends that f returns, by the rules of AppendAll, and commits. Append and COMMIT
+	// are one round trip, if the database has round trips.
 	//
 	//   - If f returns an error, Transact rolls back and returns that error, in a
 	//     [*failure.RetryableError] if it is a failure of the database and running f again may
@@ -118,8 +118,9 @@ func (s *TxStore[Tx]) Transact(ctx context.Context, f func(ctx context.Context, 
 	return s.transact(ctx, "", func(ctx context.Context, tx Tx, _ *Message) ([]StreamWrite, error) { return f(ctx, tx) })
 }
 
-// TransactFrom is [TxStore.Transact], but also reads the first message of the stream first in the
-// transaction, without another round trip, and passes it to f as begun: nil if the stream is empty.
+// TransactFrom is [TxStore.Transact] for a function that needs the first message of a stream. The
+// argument first names the stream. Transact reads the message at the beginning of the transaction,
+// without another round trip, and passes it to f; it is nil if the stream is empty.
 func (s *TxStore[Tx]) TransactFrom(
 	ctx context.Context, first StreamName,
 	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),

@@ -348,8 +348,8 @@ func (r *Relay) use() error {
 }
 
 // CatchUp sends messages until only dead ones and the messages behind them are left, and returns
-// nil. While the sink neither takes a message nor refuses it for good, CatchUp does not end; bound
-// it by ctx, then it returns ctx's error.
+// nil. It waits for a sink that neither takes a message nor refuses it for good: give ctx a
+// deadline. When ctx ends, CatchUp returns ctx's error.
 func (r *Relay) CatchUp(ctx context.Context) error {
 	if err := r.use(); err != nil {
 		return err

@@ -107,7 +107,7 @@ func (r *Reserver) effectOf(source messagestore.StreamName, key string, in []mes
 }
 
 // WrittenWith returns the streams that [Inline] or [Transact] wrote together with a reservation. It
-// returns nil for a reservation without an effect of its own, for any other message, and for nil.
+// returns nil if there are none, and if winner is another message or nil.
 func WrittenWith(winner *messagestore.Message) []messagestore.StreamName {
 	if winner == nil {
 		return nil

@@ -39,8 +39,8 @@ type Config struct {
 	// Defaults to 1.
 	Version int
 
-	// Earlier has the functions that sagas of earlier versions run, by version. Each has the type
-	// of the current one.
+	// Earlier has, by version, the function for sagas that were started with an earlier version.
+	// Each has the type of the current one.
 	//
 	// Defaults to none: sagas of earlier versions are suspended.
 	Earlier map[int]any

@@ -32,9 +32,9 @@ func (s *Saga[In, Out]) Signal(id, name string, value any) messagestore.StreamWr
 //
 // If the value does not decode into T, the signal counts as received and the error is a
 // [*SignalError]. To pass over it, call Receive again for the next one. If the function returns the
-// error, the saga is suspended: a person can let it go on with a function that takes the value, by
-// [Saga.Resume], or with the next signal, by [Operator.SkipSignal]. To undo the saga instead, wrap
-// the error in handler.Refuse.
+// error, the saga is suspended. A person can then change the function to take the value and call
+// [Saga.Resume], or go on to the next signal by [Operator.SkipSignal]. To undo the saga instead,
+// wrap the error in handler.Refuse.
 func Receive[T any](r *Run, name string, timeout time.Duration) (T, error) {
 	var value T
 	if r == nil {

@@ -262,8 +262,7 @@ func (s *Step[In, Out]) Do(r *Run, in In) (Out, error) {
 	return f.out, err
 }
 
-// Go adds the step to the open ones, which [Run.Join] does side by side. Nothing begins before
-// Join.
+// Go adds the step to those that the next [Run.Join] does side by side. Nothing begins before Join.
 func (s *Step[In, Out]) Go(r *Run, in In) *Future[Out] {
 	f := reach[Out](r, &s.of, in)
 	f.one.do = func(ctx context.Context) (json.RawMessage, error) {
@@ -592,7 +591,7 @@ func (a *Ask[In, Out]) Do(r *Run, in In) (Out, error) {
 	return f.out, err
 }
 
-// Go adds the step to the open ones, which [Run.Join] does side by side. Nothing is sent before
+// Go adds the step to those that the next [Run.Join] does side by side. Nothing is sent before
 // Join.
 func (a *Ask[In, Out]) Go(r *Run, in In) *Future[Out] {
 	f := reach[Out](r, &a.of, in)

@@ -56,8 +56,8 @@ func New(t testing.TB, handlers func(store *messagestore.Store) (*handler.Mux, e
 	return Over(t, store, mux)
 }
 
-// Over returns a scenario like [New], but over the test's own store, for handlers that need its
-// database because they use package inbox, or Transact. The handlers must use the same store: a
+// Over returns a scenario like [New], but over the test's own store. It is for handlers that use
+// the store's database, by package inbox or by Transact. The handlers must use the same store: a
 // reserver over another store fails the test at the first When, just as it stops a consumer. The
 // test closes the store.
 //

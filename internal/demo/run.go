@@ -120,8 +120,8 @@ type Show interface {
 	// Work starts the processes and ends when all is done, or ctx. The context ends if a process
 	// fails.
 	Work(ctx context.Context, r *Run) error
-	// Verdict fills the books when the processes have been stopped, and returns the text for a good
-	// run.
+	// Verdict checks the run when the processes have been stopped. It puts what it finds in the
+	// books, and returns the text to show if all is well.
 	Verdict(ctx context.Context, r *Run, b *Books) (good string, err error)
 }
 

@@ -565,8 +565,8 @@ func Equal(a, b json.RawMessage) bool {
 	return err == nil && bytes.Equal(left, right)
 }
 
-// SplitNumber splits a JSON number into digits with an optional point, without the sign, and the
-// exponent.
+// SplitNumber splits a JSON number into its digits, which may have a decimal point, and its
+// exponent. It drops the sign. It is not ok if the exponent is not between -2³⁰ and 2³⁰.
 func SplitNumber(literal string) (digits string, exponent int, ok bool) {
 	digits = strings.TrimPrefix(literal, "-")
 	if i := strings.IndexAny(digits, "eE"); i >= 0 {

@@ -34,8 +34,8 @@ type Tx struct {
 
 var _ pgx.Tx = (*Tx)(nil)
 
-// Transaction returns the transaction on conn that the statements begin, BEGIN first; without
-// statements it has begun already. Commit and Rollback return refusal.
+// Transaction returns a transaction on conn. The statements of begin, of which the first is BEGIN,
+// begin it; without any it has already begun. Commit and Rollback return refusal.
 func (l *Link) Transaction(ctx context.Context, conn *pgx.Conn, refusal error, begin ...string) *Tx {
 	return &Tx{link: l, conn: conn, ctx: ctx, refusal: refusal, begin: begin, begun: len(begin) == 0}
 }

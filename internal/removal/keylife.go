@@ -42,9 +42,9 @@ type KeyStore interface {
 
 var errLate = errors.New("it came after the first key, which was promised for ever")
 
-// KeyLifeOf returns the life that the first message of [KeyLifeStream] declares. The category's
-// first message is first, or nil. A declaration that came after a key does not count, and for one
-// that cannot be read the error is a [*CorruptKeyLifeError].
+// KeyLifeOf returns the life that the first message of [KeyLifeStream] declares. The argument first
+// is the category's first message, nil if there is none. A declaration that came after a key does
+// not count, and for one that cannot be read the error is a [*CorruptKeyLifeError].
 //
 // An operator's forget and each [KeyLife] use it, except on PostgreSQL, where the function
 // dibs.forget does the same in SQL.
@@ -62,8 +62,9 @@ func KeyLifeOf(declared, first *messagestore.Message) (time.Duration, error) {
 	return time.Duration(min(d.Seconds, math.MaxInt64/int64(time.Second))) * time.Second, nil
 }
 
-// ValidateKeyLife returns nil or an [*messagestore.InvalidError] that names KeyLife: it is out of bounds, or no key of the
-// store can be removed: see [messagestore.Store.Forgets]. A life of 0 is for ever.
+// ValidateKeyLife returns an [*messagestore.InvalidError] that names KeyLife if life is out of
+// bounds, or if no key of the store can be removed: see [messagestore.Store.Forgets]. A life of 0
+// is for ever, and valid.
 func ValidateKeyLife(life time.Duration, forgets bool) error {
 	if life == 0 {
 		return nil

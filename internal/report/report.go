@@ -146,8 +146,8 @@ type Store interface {
 	Driver() (messagestore.Driver, error)
 }
 
-// Of counts the store's messages, at one moment. It reads every message of the store, or of the
-// query's category, so it may take long; ctx ends it. It does not block writers.
+// Of returns the counts of the store's messages at one moment. It reads every message of the store,
+// or of the query's category, so it may take long; ctx ends it. It does not block writers.
 //
 // The error matches [messagestore.ErrNotSupported] if the driver cannot count, and
 // [messagestore.ErrInvalid] if the query is invalid.

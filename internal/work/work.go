@@ -39,7 +39,7 @@ var (
 
 // A Source is a queue of a store.
 type Source struct {
-	// Watch is the store's. Outage is shared with the store's other callers.
+	// Watch is the store's method. Outage is shared with the store's other callers.
 	Watch  func(category messagestore.Category, interval time.Duration) (bell <-chan messagestore.GlobalPosition, stop func())
 	Outage *outage.Outage
 
@@ -113,7 +113,7 @@ type Config struct {
 	Lease        time.Duration
 	PollInterval time.Duration
 
-	// Once ends Run when a take has found nothing and no item is out. Hasty ends it with the first
+	// Once ends Run when a take has found nothing and no item is out. Hasty ends Run at the first
 	// error of the store.
 	Once, Hasty bool
 
@@ -153,8 +153,9 @@ const (
 )
 
 // Run reserves items and calls the handler for them until ctx ends, the store refuses for good, or
-// [Config].Once ends it. It adds to counts. The error matches [ErrAbandoned] if handlers did not
-// return in time; it is nil if Run ended because of ctx or Once and all handlers returned.
+// [Config].Once ends it. It counts the results in counts. The error matches [ErrAbandoned] if
+// handlers did not return in time; it is nil if Run ended because of ctx or Once and all handlers
+// returned.
 func Run(ctx context.Context, from Source, config Config, counts *Counts) error {
 	w := &worker{
 		Source: from, config: config, counts: counts, notes: &Notes{}, wakes: make(chan struct{}, 1), looks: looks{look: true},

@@ -57,9 +57,9 @@ func (s *seat) set(store time.Time) { s.clock = reading{store, time.Now()} }
 // members keep their slots then, and it would wait for them.
 //
 // The argument before is the checkpoint stream of a previous run, and read is the last message that
-// it had read; both are zero without a previous run. That run may have looked for the message
-// before the store was rolled back, and for the epoch after that. Each call of the store has its
-// own timeout.
+// it had read; both are zero without a previous run. Join looks for that message again: the
+// previous run may have looked for it before the store was rolled back, and have read the epoch
+// only afterwards, so it noticed nothing. Each call of the store has its own timeout.
 func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestore.StreamName, read messagestore.Mark) (*Place, error) {
 	p, start, err := l.place(ctx, before, read)
 	if err != nil {
