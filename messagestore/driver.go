@@ -143,8 +143,8 @@ type Driver interface {
 	Close() error
 }
 
-// A Conflict describes the streams of a write that found other versions than it expected, at one
-// moment at which no other write to these streams is under way.
+// A Conflict describes the streams of a write that found other versions than it expected. All of it
+// is of one moment, at which no other write to these streams was under way.
 type Conflict struct {
 	// Time is that moment by the store's clock, in UTC and microseconds.
 	Time time.Time

@@ -160,11 +160,11 @@ func (e *unfitError) Unwrap() []error { return []error{e.cause, failure.Refused}
 
 // Follow puts body in an envelope that records prev as its cause.
 //
-// The new message gets prev's stream, position and global position as its cause; prev's correlation
-// stream and reply stream, or those in body's own envelope if prev lacks them; and deep copies of
-// prev's properties, which properties in body's own envelope override. It does not get prev's id,
-// local properties, schema version, causation, or metadata of other clients that this package does
-// not know. If prev is nil, the write refuses the envelope.
+// The new message gets prev's stream, position and global position as its cause. It gets prev's
+// correlation stream and reply stream, or those of body's own envelope if prev has none. It also
+// gets deep copies of prev's properties, unless body's own envelope has a property of the same
+// name. It does not get prev's id, local properties, schema version, causation, or metadata of
+// other clients that this package does not know. If prev is nil, the write refuses the envelope.
 func Follow(prev *Message, body Body) Envelope {
 	if prev == nil {
 		return Envelope{Body: refusedBody{body, NewInvalidError("cause", nil, "Follow was given a message that is nil")}}

@@ -91,9 +91,9 @@ type HTTPSink struct {
 //
 // An answer of 2xx takes the message. 400, 413, 414, 415, 422 and 431 refuse it for good: the error
 // is a handler.Refuse, and the message is dead. With any other answer, and without an answer, the
-// message is sent again: after the answer's Retry-After, in seconds or as a date by the clock of
-// this process, up to [MaxRetryAfter], and otherwise after the relay's pause. This includes 404 and
-// 410, which say that the URL is gone, and nothing about the message. The relay logs them as
+// message is sent again after the relay's pause, or after the answer's Retry-After, up to
+// [MaxRetryAfter]. A date in Retry-After is read by the clock of this process. This includes 404
+// and 410, which say that the URL is gone, and nothing about the message. The relay logs them as
 // errors, and counts them ([Stats].Gone). It also includes redirects, which are not followed,
 // because that would send the message, its signature and the headers to another place.
 //

@@ -197,8 +197,8 @@ const (
 // Await looks when something was written to the category of a given stream, and every 100 ms, after
 // ten seconds every second. If ctx ends first, it returns the item's last state with the error of
 // ctx. The error matches [messagestore.ErrNotFound] if the queue's category has no message at the
-// position: it belongs to another category, is not committed yet, or was removed. The error matches
-// [messagestore.ErrInvalid] for an impossible position or name.
+// position: the message belongs to another category, is not committed yet, or was removed. The
+// error matches [messagestore.ErrInvalid] for an impossible position or name.
 func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition, in ...messagestore.StreamName) (Item, []*messagestore.Message, error) {
 	if err := q.use(); err != nil {
 		return Item{}, nil, err

@@ -22,8 +22,8 @@ type ReceiveOpts struct {
 	Wait time.Duration
 
 	// VisibilityTimeout is how long you have the jobs of the call: 10 ms to 24 hours. After that
-	// each is delivered again, unless it was ended or its time was extended. If it was the only job
-	// of the call that was left, this counts as a failure; after the second time it is delivered
+	// each is delivered again, unless you ended it or extended its time. If only one job of the
+	// call was left, this counts as its failure. A job to which it happens twice is delivered
 	// alone.
 	//
 	// Defaults to 30 seconds.

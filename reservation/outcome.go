@@ -101,7 +101,7 @@ func (e *KeyReusedError) Unwrap() error { return failure.Parked }
 // duplicate. A consumer always parks the command at once.
 type NoReservationError struct {
 	Stream messagestore.StreamName
-	First  *messagestore.Message // with which the stream begins
+	First  *messagestore.Message // the first message of the stream
 }
 
 // Error names the message.

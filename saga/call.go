@@ -39,7 +39,7 @@ type Status[Out any] struct {
 
 	// Suspended says in short why the saga is suspended. It is "" if the saga is not suspended.
 	//
-	//   - "failed": a step, or the function behind a pivot
+	//   - "failed": a step failed, or the function did after a pivot
 	//   - "undo failed": an undo was refused, or failed too often
 	//   - "diverged": the function skips a recorded step, gives it other input, or has something of
 	//     another kind under its name
@@ -85,14 +85,14 @@ type Status[Out any] struct {
 	Steps []StepStatus // that began, in their order
 }
 
-// A StepStatus is how far a step is.
+// A StepStatus says how far a step has got.
 type StepStatus struct {
 	Step     string
 	Attempts int
 	Done     bool
 	Failed   string // why, once it has failed for good
 	Undone   bool
-	Error    string    // of the last attempt that failed, to do or to undo it
+	Error    string    // of the last failed attempt to do or undo the step
 	Next     time.Time // when it is attempted again, by the store's clock; zero for no such time
 }
 
@@ -287,16 +287,16 @@ func waitAtMost(ctx context.Context, w *wakeups.Waiter, most time.Duration) erro
 	return nil
 }
 
-// Cancel asks to undo a saga and gives a reason. The saga is undone as soon as the current attempts
-// have ended, even if it is suspended; a saga past a pivot goes on. Cancel writes nothing to a saga
-// that has ended. It returns the status before the change.
+// Cancel asks to undo a saga. The reason is recorded. The saga is undone as soon as the current
+// attempts have ended, even if it is suspended; a saga past a pivot goes on. Cancel writes nothing
+// to a saga that has ended. It returns the status before the change.
 func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[Out], error) {
 	return change[Out](ctx, s.core, "cancel", id, cancelRequestedEvent{Reason: shorten(reason)}, func(l *life) bool { return l.ended == "" })
 }
 
-// Resume lets a suspended saga go on and gives a reason. The step that failed has all its attempts
-// again. Resume writes nothing to a saga that is not suspended. It returns the status before the
-// change.
+// Resume lets a suspended saga go on. The reason is recorded. The step that failed has all its
+// attempts again. Resume writes nothing to a saga that is not suspended. It returns the status
+// before the change.
 func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[Out], error) {
 	return change[Out](ctx, s.core, "resume", id, resumedEvent{Reason: shorten(reason)}, func(l *life) bool {
 		return l.state.state() == StateSuspended

@@ -19,17 +19,17 @@ const (
 	maxVersion = 2*maxEvents - 1
 )
 
-// A State is how far a saga is.
+// A State says how far a saga has got.
 type State string
 
-// The states of a saga. The last three are ends.
+// The states of a saga. The last three are final.
 const (
 	StateRunning      State = "running" // or it waits
 	StateCompensating State = "compensating"
 	StateSuspended    State = "suspended" // it needs a person
 	StateCompleted    State = "completed"
 	StateCompensated  State = "compensated"
-	StateResolved     State = "resolved" // by a person, behind a pivot
+	StateResolved     State = "resolved" // by a person, after a pivot
 )
 
 // state is the fold of a saga's stream.

@@ -18,7 +18,7 @@ import (
 // pageSize is how many messages each read of a category asks for.
 const pageSize = 1000
 
-// Readers returns the cases that read the same rows: in pages, and by a consumer.
+// Readers returns the cases that read, in pages and by a consumer. All read the same rows.
 func Readers() []measure.Case {
 	r := &rows{}
 	return slices.Concat(r.read(), r.consume())

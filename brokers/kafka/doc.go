@@ -47,7 +47,7 @@
 //
 // If a topic is deleted and made again, it is received from its first record on, because brokers
 // remove a group's offsets with the topic. The function still gets the records of the deleted topic
-// that the receiver had in hand.
+// that the receiver held.
 //
 // Logs and errors name topics, never data.
 package kafkabroker

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// window is how many records a receiver has in hand, at most: in work, ready, or to come again.
+	// window is how many records a receiver holds at most: in flight, ready, or to come again.
 	window = 1024
 
 	commitEvery  = 100 * time.Millisecond
@@ -50,7 +50,7 @@ type ReceiverConfig struct {
 	// Defaults to 0: no bound.
 	Attempts int
 
-	// Grace is how long messages in work may take after ctx of Run is done: 1 ms to 1 h.
+	// Grace is how long messages in flight may take after ctx of Run is done: 1 ms to 1 h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -76,7 +76,7 @@ var ErrRunning = receiving.ErrRunning
 // unless the options say otherwise. Run makes its own client from the options.
 //
 // If f returns an error without a disposition, the message comes again after a pause. Meanwhile
-// messages of its key wait, and others go on until the receiver has 1,024 in hand. With
+// messages of its key wait, and others go on until the receiver holds 1,024 messages. With
 // handler.RetryAfter it comes again after that time; with handler.Skip it is logged, counted and
 // passed. With handler.Park or handler.Refuse, or after [ReceiverConfig.Attempts], it is parked:
 // park records it, for example by [inbox.Inbox.Refuse], and then it is passed. If park returns any
@@ -130,7 +130,7 @@ type ReceiverStats struct {
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to
-// [ReceiverConfig.Grace] for the messages in work, cancels their context, commits the offsets,
+// [ReceiverConfig.Grace] for the messages in flight, cancels their context, commits the offsets,
 // leaves the group and returns nil. It waits while brokers are away.
 //
 // It returns an error only if the client's options are invalid, or the receiver runs already
@@ -166,7 +166,7 @@ type place struct {
 	partition int32
 }
 
-// A partition is assigned to the receiver, which has some of its records in hand.
+// A partition is assigned to the receiver, which holds some of its records.
 type partition struct {
 	inHand []*delivery // in the order of their offsets
 	next   kgo.EpochOffset
@@ -197,8 +197,8 @@ func (n *fetcher) fetch(ctx context.Context) error {
 }
 
 // anew subscribes again to topics that were deleted and made again, because the client consumes
-// only the old ones. The function still gets the records of the old topics that are in hand, but
-// their offsets are not committed.
+// only the old ones. The function still gets the records of the old topics that the receiver holds,
+// but their offsets are not committed.
 func (n *fetcher) anew(fetches kgo.Fetches) {
 	var topics []string
 	fetches.EachError(func(topic string, _ int32, err error) {

@@ -52,7 +52,7 @@ type ReceiverConfig struct {
 	// Defaults to 0: no bound.
 	Attempts int
 
-	// Grace is how long messages in work may take after ctx of Run is done: 1 ms to 1 h.
+	// Grace is how long messages in flight may take after ctx of Run is done: 1 ms to 1 h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -126,7 +126,7 @@ type ReceiverStats struct {
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to
-// [ReceiverConfig.Grace] for the messages in work, cancels their context and returns nil. It
+// [ReceiverConfig.Grace] for the messages in flight, cancels their context and returns nil. It
 // returns an error only if the consumer or its stream was deleted, the connection was closed, or
 // the receiver runs already ([ErrRunning]). It waits while the server is away.
 func (r *Receiver) Run(ctx context.Context) error {

@@ -51,10 +51,10 @@
 // several receivers.
 //
 // If a receiver has not acknowledged a message for consumer_timeout, 30 minutes by default, the
-// broker closes its channel, and all messages in hand come again. A quorum queue counts deliveries,
-// even of messages that a receiver only had in hand, and drops a message after x-delivery-limit, 20
-// by default since RabbitMQ 4: such a message is recorded nowhere. Set it to -1 if the broker
-// supports that, or give the queue a dead-letter exchange.
+// broker closes its channel, and all messages that the receiver holds come again. A quorum queue
+// counts deliveries, even of messages that a receiver only held, and drops a message after
+// x-delivery-limit, 20 by default since RabbitMQ 4: such a message is recorded nowhere. Set it to
+// -1 if the broker supports that, or give the queue a dead-letter exchange.
 //
 // Logs and errors name exchanges, queues and routing keys, never data, nor the URL of a broker.
 package rabbitbroker

@@ -28,7 +28,7 @@ type ReceiverConfig struct {
 	// Defaults to 1.
 	Concurrency int
 
-	// Prefetch is how many messages the receiver has in hand (in work, ready or to come again):
+	// Prefetch is how many messages the receiver holds (in flight, ready or to come again):
 	// Concurrency to 65,535. Other receivers of the queue do not get them, and while all of them
 	// fail no other message comes.
 	//
@@ -44,12 +44,12 @@ type ReceiverConfig struct {
 
 	// Attempts is the number of failed calls of the function, in one receiver and over one
 	// connection, after which a message is parked: 1 to 1,000,000. Another receiver begins at 1,
-	// because the broker's count includes deliveries that were only in hand.
+	// because the broker's count includes deliveries that the receiver only held.
 	//
 	// Defaults to 0: no bound.
 	Attempts int
 
-	// Grace is how long messages in work may take after ctx of Run is done: 1 ms to 1 h.
+	// Grace is how long messages in flight may take after ctx of Run is done: 1 ms to 1 h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration

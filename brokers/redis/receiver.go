@@ -25,7 +25,7 @@ const (
 	// depend on which consumer has an entry.
 	consumerName = "dibs"
 
-	// window is how many entries a receiver has in hand, at most: in work, ready, or to come again.
+	// window is how many entries a receiver holds at most: in flight, ready, or to come again.
 	window = 1024
 
 	// readWait is how long a read waits in the server, even if the receiver must stop: an entry
@@ -60,7 +60,7 @@ type ReceiverConfig struct {
 	// Defaults to 30 s.
 	Lease time.Duration
 
-	// Grace is how long messages in work may take after ctx of Run is done: 1 ms to 1 h.
+	// Grace is how long messages in flight may take after ctx of Run is done: 1 ms to 1 h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -88,7 +88,7 @@ var ErrRunning = receiving.ErrRunning
 // may come again. The conditions for the client are those of [NewSink].
 //
 // If f returns an error without a disposition, the message comes again after a pause. Meanwhile
-// messages of its key wait, and others go on until the receiver has 1,024 in hand. With
+// messages of its key wait, and others go on until the receiver holds 1,024 messages. With
 // handler.RetryAfter it comes again after that time; with handler.Skip it is logged, counted and
 // acknowledged. With handler.Park or handler.Refuse, or after [ReceiverConfig.Attempts], it is
 // parked: park records it, for example by [inbox.Inbox.Refuse], and then it is acknowledged. If
@@ -145,8 +145,8 @@ type ReceiverStats struct {
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to
-// [ReceiverConfig.Grace] for the messages in work, cancels their context, gives the others back and
-// returns nil. It makes the stream and the group if they are missing; the group begins with the
+// [ReceiverConfig.Grace] for the messages in flight, cancels their context, gives the others back
+// and returns nil. It makes the stream and the group if they are missing; the group begins with the
 // stream's first entry. It waits while the server is away.
 //
 // It returns an error only if the client was closed, the key is not a stream, or the receiver runs

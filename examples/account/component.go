@@ -23,9 +23,9 @@ type Config struct {
 
 	// Consumer is for both consumers.
 	//
-	// Defaults to retries for ten seconds: another process may have handled the account since it
-	// was read, as may be while one takes over from another, and so may the other consumer. The
-	// handler reads and decides again.
+	// Defaults to retries for ten seconds. A retry is needed if the account has changed since the
+	// handler read it: the other consumer may have changed it, or another process while one takes
+	// over from the other. The handler then reads and decides again.
 	Consumer consumer.Config
 }
 

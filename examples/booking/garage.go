@@ -24,7 +24,7 @@ type Rental struct {
 // RentCar asks for a car.
 type RentCar struct{ Rental }
 
-// ReturnCar gives it back, or says that it is not wanted any more.
+// ReturnCar gives a car back, or says that it is no longer wanted.
 type ReturnCar struct{ Rental }
 
 // CarRented is the garage's answer.

@@ -30,8 +30,8 @@ type Config struct {
 }
 
 // Run serves on listener and runs both consumers until ctx ends: then it takes no more requests,
-// finishes those in flight, and hands its share of the messages over to the other replicas. A
-// consumer that stops at a message takes neither the other one nor the HTTP server along.
+// finishes those in flight, and hands its share of the messages over to the other replicas. If one
+// consumer stops at a message, the other one and the HTTP server go on.
 func Run(ctx context.Context, listener net.Listener, config Config) error {
 	store, err := dibs.Open(ctx, config.Database, &messagestore.Config{Logger: config.Logger})
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The commands to the bank. Their JSON has the form of the bank's API, which has one address for
-// both. Both have the order's id, by which the bank recognizes a repeated command.
+// The commands to the bank. The bank's API has one address for both, so their JSON has the field
+// do. Both have the order's id, by which the bank recognizes a repeated command.
 type (
 	// PayOrder asks the bank to pay.
 	PayOrder struct {

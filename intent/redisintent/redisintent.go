@@ -92,8 +92,8 @@ func New(client redis.UniversalClient, config *Config) (*Store, error) {
 // TryWrite implements [intent.Store], for one message.
 //
 // If the answer to a step is lost, the step is repeated, up to three times. If it still has no
-// answer, the error matches [messagestore.ErrOutcomeUnknown], and so does each error of Redis:
-// go-redis may have sent the step before.
+// answer, the error matches [messagestore.ErrOutcomeUnknown]. So does each error of Redis, because
+// go-redis may have sent the step once already.
 func (s *Store) TryWrite(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body,
 ) (messagestore.Written, *messagestore.Conflict, error) {

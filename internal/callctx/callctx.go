@@ -13,9 +13,9 @@ type Caller struct {
 	// them wait for the callers that hold all of these.
 	Upkeep bool
 
-	Job     any // of a queue's handler, as package queue has it
-	Step    any // of a saga, as package saga has it
-	Request any // of a handler behind the middleware, as package idempotency has it
+	Job     any // package queue's value about the job of a handler
+	Step    any // package saga's value about the step
+	Request any // package idempotency's value about the request
 }
 
 type key struct{}

@@ -116,8 +116,8 @@ func (p *Process) AwaitStop(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Stop ends a process like a deployment. A process that is stopped before it has begun is ended by
-// the signal, or returns as interrupted.
+// Stop ends a process like a deployment. If the process has not begun its work, the signal kills
+// it, or it returns that it was interrupted.
 func (p *Process) Stop() error { return p.stop(stopLimit) }
 
 func (p *Process) stop(limit time.Duration) error {

@@ -58,9 +58,9 @@ var Parked error = &DispositionError{Kind: Park} //nolint:errname // it is a dis
 //	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, failure.Refused} }
 var Refused error = &DispositionError{Kind: Refuse} //nolint:errname // it is a disposition, which errors unwrap to
 
-// ErrLasting is matched by an error that stays until an operator acts, for any message. A consumer
-// stops after such an error, unless it has a disposition, and parks nothing. Only errors of Dibs
-// match it: a handler's error cannot stop a consumer by a method.
+// An error matches ErrLasting if it concerns every message, and stays until an operator acts. A
+// consumer stops after such an error, unless it has a disposition, and parks nothing. Only errors
+// of Dibs match it: a handler's error cannot stop a consumer by a method.
 var ErrLasting = errors.New("it stays until an operator acts")
 
 // A LastingError is the text of an error that matches [ErrLasting].

@@ -76,7 +76,7 @@ func Encode(key string, room int) (part string, ok bool) {
 	return hashed + hex.EncodeToString(sum[:]), true
 }
 
-// Content is content in the form in which it is compared.
+// A Content is what a key stands for, encoded so that equal contents have equal bytes.
 type Content struct {
 	Canonical []byte
 	Ambiguous bool // an object in it has a duplicate key, or a text has half a surrogate pair
@@ -106,7 +106,8 @@ func (c Content) Empty() bool {
 	return false
 }
 
-// TooLong returns the rule for a key if the rest of the stream's name is too long.
+// TooLong returns the rule that a key breaks if the rest of the stream's name leaves too little
+// room for it.
 func TooLong(room int) string {
 	return fmt.Sprintf("the stream's name leaves it %d bytes, fewer than a hash needs", max(room, 0))
 }

@@ -23,8 +23,8 @@ var (
 	// [SchemaVersionError].
 	ErrSchemaTooNew error = failure.LastingError("the schema is too new for this release of the library: upgrade the library")
 
-	// ErrAdopting is returned when message-db's table is the store, because its messages are being
-	// adopted or were given back.
+	// ErrAdopting is returned while the messages are in message-db's table: before an adoption has
+	// switched to Dibs's table, and after its undo.
 	ErrAdopting error = failure.LastingError("message-db's messages are not adopted yet: see dibs migrate status")
 
 	// ErrUnsafeSettings is returned when the server might lose or change acknowledged writes. See

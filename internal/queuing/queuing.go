@@ -420,9 +420,9 @@ type Action string
 const (
 	// RetryNow offers later, suspended and dead items now. A dead item's failures restart at 0, and
 	// it takes its place in its stream again: it is held while another item of the stream is out,
-	// or an earlier one is still to be offered or is dead and holds the items behind it. Later
-	// items are held behind it. If a dead item would be held behind an item that a transaction is
-	// completing, it stays dead: ask again.
+	// and behind an earlier one that is to be offered or is [Item].Closed. Later items are held
+	// behind it. If a dead item would be held behind an item that a transaction is completing, it
+	// stays dead: ask again.
 	RetryNow Action = "retry"
 
 	Drop   Action = "drop"   // later, suspended, held and dead items are finished
@@ -523,7 +523,7 @@ type Item struct {
 	Session  int64                       // Out
 	Until    time.Time                   // Out: when its session is over unless it is extended; it may have passed
 	Due      time.Time                   // Later and Suspended; for a held item the time before which it is not offered; for a waiting or finished one its message's date
-	Behind   messagestore.GlobalPosition // Held, or finished and keeping the place of the items behind it
+	Behind   messagestore.GlobalPosition // Held; also Finished, while it keeps the place of later items
 	Closed   bool                        // Dead, and later items of its stream are held
 	Error    string                      // of the last failure or suspension, or of a Wait since; the log has the other reasons
 	Note     string                      // Out: about its progress

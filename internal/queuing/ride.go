@@ -25,8 +25,8 @@ type Stop struct {
 // NewStop returns a stop without a worker.
 func NewStop() *Stop { return &Stop{calls: make(chan chan<- *Ride)} }
 
-// Wait says whether the worker receives from Calls, or will in a moment. With false, each waiting
-// write gets nil.
+// Wait says whether the worker receives from Calls, or will in a moment. Wait(false) gives nil to
+// each write that is waiting.
 func (s *Stop) Wait(waits bool) {
 	if s == nil {
 		return

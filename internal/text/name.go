@@ -79,7 +79,7 @@ func IsSpace(r rune) bool {
 	return r >= 0x09 && r <= 0x0D || r >= 0x2000 && r <= 0x200A
 }
 
-// OwnTypes begins the types of the messages that only the store writes.
+// OwnTypes is the prefix of the types of messages that only the store writes.
 const OwnTypes = "dibs:"
 
 // TypeRule returns the rule that name breaks as the type of a message to write, or "".

@@ -22,8 +22,8 @@ var (
 	// library.
 	ErrSchemaTooNew = pglink.ErrSchemaTooNew
 
-	// ErrAdopting is returned when message-db's table is the store, because its messages are being
-	// adopted or were given back.
+	// ErrAdopting is returned while the messages are in message-db's table: before an adoption has
+	// switched to Dibs's table, and after its undo.
 	ErrAdopting = pglink.ErrAdopting
 
 	// ErrUnsafeSettings is returned when the server might lose or change acknowledged writes. See

@@ -60,12 +60,12 @@ type Config struct {
 // is safe for concurrent use, except Serve and Close.
 type Crew struct {
 	Config
-	Dir      string // has what ends with the run
-	Disk     string // on which the server is, "" for Dir
+	Dir      string // of files that are removed at the end of the run
+	Disk     string // the folder of the server, "" for Dir
 	History  *promise.History
 	Nemesis  *Recorder[Event, *Event]
 	Postgres *server.Postgres // by [Crew.Serve]
-	Busy     sync.RWMutex     // the server is killed under it
+	Busy     sync.RWMutex     // is held while the server is killed
 
 	keeper     *server.Keeper
 	said       *os.File     // by processes

@@ -15,7 +15,7 @@ const (
 	Work     = "work"  // a look at the lease before an effect, by work that heeds it
 	Freeze   = "freeze"
 	Failover = "failover" // to a standby
-	Wrote    = "write"    // the resource, which was asked for it
+	Wrote    = "write"    // a write to the resource, with the token
 )
 
 // The answers to them.

@@ -21,7 +21,8 @@ type Mutant struct {
 	Settings []string // of the server, as "fsync=off"
 }
 
-// An Edit replaces Old by New. Old must occur exactly once, with any white space.
+// An Edit replaces Old by New. Old must occur exactly once; differences in white space do not
+// count.
 type Edit struct{ In, Old, New string }
 
 // Plant edits the functions of a migrated database. An edit that does not match is an error,

@@ -5,8 +5,8 @@ import "github.com/dibs-go/dibs/soak/crew"
 // The calls that are recorded.
 const (
 	Begin = "begin" // of a saga, by a customer
-	Tell  = "tell"  // a customer's reply from outside, cancel, resume or resolution
-	Wait  = "wait"  // for the end of a saga: what the customer is told
+	Tell  = "tell"  // what a person writes: a reply from outside, a cancel, resume or resolution
+	Wait  = "wait"  // for the end of a saga; State is what the customer is told
 	Set   = "set"   // of timers
 	Post  = "post"  // of messages for the relay
 	Write = "write" // to a saga's stream, by a runner

@@ -16,7 +16,7 @@ import (
 // Replicas are groups with members that come and go.
 type Replicas struct {
 	Shares, InOrder bool // there is a group whose members share the category, and a group in which one member handles all of it in order
-	Most            int  // members of each
+	Most            int  // how many members each of them has at most
 	Only            bool // there is no other consumer, and no handler
 }
 

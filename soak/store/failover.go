@@ -23,8 +23,8 @@ import (
 	"github.com/dibs-go/dibs/soak/work"
 )
 
-// Failovers are how often the primary, and then its successors, are lost. They come one after the
-// other, under load, instead of the faults that a seed draws.
+// Failovers has the number of times that the primary, or a successor of it, is lost in each way.
+// They come one after the other, under load, instead of the faults that a seed draws.
 type Failovers struct {
 	Sync     int // a standby that commits wait for
 	Async    int // a standby that lacks the last acknowledged messages
@@ -59,7 +59,7 @@ func (f Failovers) schedule(random *rand.Rand) []string {
 	return all
 }
 
-// Ways returns how often each kind comes, by name.
+// Ways returns the number of failovers of each kind, by name.
 func (f Failovers) Ways() map[string]int {
 	return map[string]int{SyncLoss: f.Sync, AsyncLoss: f.Async, RestoreLoss: f.Restores, PutBackLoss: f.PutBacks}
 }

@@ -66,7 +66,7 @@ type Task struct {
 	Alone    bool // no other process joins its group, and a failover may undo the states of that
 	Lease    time.Duration
 	InOrder  bool // the whole category, so that the others stand by
-	Parks    bool // some messages, and has no effects that need their order
+	Parks    bool // its handler parks some messages, and its effects do not depend on the order
 	Inline   bool // reserves by Inline, and else by Copy
 	Rewinds  bool // the store may go back
 }

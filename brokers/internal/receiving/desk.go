@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// A Desk keeps a bounded number of deliveries that a receiver has in hand: in work, ready, behind
+// A Desk keeps the deliveries that a receiver holds, a bounded number: in flight, ready, behind
 // another of their key, or paused before the next attempt. Deliveries of one key are handled one
 // after the other, in the order of [Desk.Put]; a waiting delivery does not hold up other keys. It
 // is safe for concurrent use.

@@ -58,7 +58,7 @@ type Finding struct {
 	Advice  string // the remedy and the reason for it; empty if none is needed
 }
 
-// Config sets the thresholds of [Examine]. A nil *Config is a good one.
+// Config sets the thresholds of [Examine]. Nil means all defaults.
 type Config struct {
 	Schema          string        // that was migrated; defaults to dibs
 	LongLock        time.Duration // from which on a held lock, or a wait for one, is reported; defaults to 5 s

@@ -62,7 +62,7 @@ func (l *CategoryLock) Holder() string {
 	return text
 }
 
-// Waits tells of the sessions that wait for the lock, or is empty.
+// Waits returns a text about the sessions that wait for the lock, "" if none do.
 func (l *CategoryLock) Waits() string {
 	switch l.Waiting {
 	case 0:

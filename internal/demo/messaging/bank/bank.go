@@ -84,8 +84,8 @@ type Bank struct {
 	late   sync.WaitGroup
 }
 
-// New returns a bank over a ledger, which posts its webhooks to a URL. The seed determines the
-// bank's mood for each order.
+// New returns a bank that keeps its accounts in a ledger, and posts webhooks to a URL. The seed
+// determines the bank's mood for each order.
 func New(ledger *sql.DB, webhook string, seed uint64) *Bank {
 	return &Bank{
 		ledger: ledger, webhook: webhook, seed: seed,
@@ -110,11 +110,11 @@ type Mood int
 const (
 	Prompt Mood = iota
 	Refuses
-	Fails   // with 503, one to three times
+	Fails   // fails with 503, one to three times, and then does it
 	Hangs   // does it some seconds later, though the client has hung up meanwhile
 	Drops   // does it, and closes the connection in place of an answer
-	Delays  // answers 202, and does it some seconds later, unless it is killed before
-	Absents // answers 202, and does it when the client waits no more: after its cancel, or much later
+	Delays  // answers 202, and does it some seconds later unless it is killed first
+	Absents // answers 202, and does it only when the client has stopped waiting: after a cancel, or much later
 )
 
 // draw returns a number below n that follows from the seed and a text.
