@@ -61,9 +61,9 @@ type Driver interface {
 
 	// Stage appends one record as the last step of the transaction that the driver is over; the
 	// append is not [Append.Conditional]. Nothing waits for it before COMMIT, which writes it or
-	// fails. The record is left out if it is recorded already with its content, or if it expects no
-	// stream and the stream begins with its type and data. It is supported only over a transaction
-	// of the caller.
+	// fails. A database in which one transaction writes at a time may append it at once. The record
+	// is left out if it is recorded already with its content, or if it expects no stream and the
+	// stream begins with its type and data. It is supported only over a transaction of the caller.
 	Stage(ctx context.Context, a Append) error
 
 	// ReadStream returns messages of one stream, in order. A stream that does not exist has no
@@ -95,10 +95,11 @@ type Driver interface {
 	// counting at q.Limit, which has no bound here.
 	Count(ctx context.Context, q CategoryQuery) (int64, error)
 
-	// Heads returns the global position of the last message of each category, in the order given, 0
-	// if it has no messages. A process calls it once for all its waiting readers. It sees every
-	// append that returned before it was called, and reads no message. A call has at most 1,000
-	// categories. A driver over a transaction need not support it.
+	// Heads returns, for each category in the order given, the global position of the last message
+	// that ReadCategory would return, 0 if there is none. A process calls it once for all its
+	// waiting readers. It sees every append that returned before it was called, unless an earlier
+	// message's transaction is open; it reads no message. A call has at most 1,000 categories. A
+	// driver over a transaction need not support it.
 	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
 
 	// Listen calls heard for the writes of all processes, as soon as they can be read, until ctx is
@@ -113,7 +114,8 @@ type Driver interface {
 	// else. It keeps the last keep messages of the stream, and removes at most some 10,000 in one
 	// call. It returns how many it removed. The version of the stream stays, and so do the
 	// positions of the messages that are left. If a message to remove is not of the type Recorded,
-	// it removes nothing and the error matches [ErrInvalid].
+	// it removes nothing and the error matches [ErrInvalid]; a driver may refuse the stream for a
+	// message that it would keep, too.
 	TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error)
 
 	// Now returns the time of the clock that stamps messages: the database server's, or the

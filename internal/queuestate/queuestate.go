@@ -138,7 +138,7 @@ type Rows interface {
 	OutOf(session int64) ([]Row, error)                                   // in order of position
 	CountOut() (int, error)                                               // of all sessions
 	Behind(messagestore.GlobalPosition) ([]Row, error)                    // linked to it, except an Out row, in order of position
-	Due(p Place, suspect bool, until time.Time, limit int) ([]Row, error) // Later or Suspended, in order of date and position
+	Due(p Place, suspect bool, until time.Time, limit int) ([]Row, error) // Later or Suspended, only suspects or only others, in order of date and position
 	Open(from messagestore.GlobalPosition, limit int) ([]Row, error)      // in every place, in order of position
 	Holds() (bool, error)                                                 // whether any row is linked
 	Loose(limit int) ([]messagestore.GlobalPosition, error)               // positions to which rows are linked and whose own row is missing, Dead and not linked, or linked to itself, but not Out; in order

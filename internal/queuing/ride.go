@@ -54,8 +54,8 @@ func (s *Stop) Calls() <-chan chan<- *Ride {
 	return s.calls
 }
 
-// Call returns the next take of the waiting worker, nil if no worker waits. The caller must end the
-// ride by Tell.
+// Call returns the next take of the waiting worker, nil if no worker waits or the worker wants
+// nothing. The caller must end the ride by Tell.
 func (s *Stop) Call() *Ride {
 	if !s.Waits() {
 		return nil
