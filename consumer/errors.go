@@ -24,10 +24,10 @@ var (
 	// return it: it waits until the consumer is resumed.
 	ErrPaused = checkpoint.ErrPaused
 
-	// ErrConsumerFenced says that another process has gone on from the last checkpoint of a CatchUp
-	// that was alone when it started, and so has no lease; or that the stream of checkpoints was
-	// deleted. If a consumer's lease was over, or an operator has reset the consumer, it starts
-	// over instead, and Run goes on.
+	// ErrConsumerFenced ends a CatchUp without a lease (it was alone when it started) after another
+	// process has gone on from its last checkpoint. It is also the error if the stream of
+	// checkpoints was deleted. If a consumer's lease was over, or an operator has reset the
+	// consumer, it starts over instead, and Run goes on.
 	ErrConsumerFenced = checkpoint.ErrFenced
 
 	// ErrPositionAhead says that the store was rolled back, by a failover or a restore: the

@@ -121,9 +121,10 @@ type Config struct {
 	// space, the order of keys and escapes do not count.
 	Fingerprint func(r *http.Request, body []byte) (string, error)
 
-	// Host makes requests to two hosts different requests, for a service that has another endpoint,
-	// or other clients, at another host. They always are if the pattern of an [http.ServeMux] in
-	// front of the middleware names a host. If Fingerprint is set, it alone decides.
+	// Host says that requests to two hosts are never copies of one request. Set it for a service
+	// that has another endpoint, or other clients, at another host. It is always so if the pattern
+	// of an [http.ServeMux] in front of the middleware names a host. If Fingerprint is set, it
+	// alone decides.
 	//
 	// Defaults to false: a client may try another host of a service with its key.
 	Host bool

@@ -35,11 +35,11 @@ var steps = retry.Loop{
 // is done, by this call's work ([Reserved]) or by an earlier call ([Done]). In both cases it
 // decodes the stored result, as [Result] does, so both are the same value.
 //
-// With [Held] and [KeyReused], which are not errors, the result is T's zero value, and so it is
-// with any error, and in the other cases that Result documents. If the stored result does not
-// decode into T, the error matches [ErrResult], even after this call's own work. The intent is
-// still done for ever, and the answer comes with the error. A nil manager or function returns an
-// error that matches [messagestore.ErrInvalid].
+// The result is T's zero value with [Held] and [KeyReused], which are not errors, with any error,
+// and in the other cases that Result documents. If the stored result does not decode into T, the
+// error matches [ErrResult], even after this call's own work. The intent is still done for ever,
+// and the answer comes with the error. A nil manager or function returns an error that matches
+// [messagestore.ErrInvalid].
 func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx context.Context, lease *Lease) (T, error)) (T, Answer, error) {
 	var none T
 	if m == nil {

@@ -18,9 +18,9 @@ import (
 //		return transaction.Stream(m.Body.AccountID).With(m.Body.DepositID), Initiated{Amount: m.Body.Amount}
 //	}))
 //
-// The message follows the command. A second command is a duplicate, and a command with other
-// content a [*KeyReusedError], as for [Copy]: the commands are compared and the answers are not, so
-// start may use the clock. If the stream began in another way, the error is a
+// The message follows the command. A second command with the same content is a duplicate, and one
+// with other content is a [*KeyReusedError], as for [Copy]. Only the commands are compared, and not
+// the answers, so start may use the clock. If the stream began in another way, the error is a
 // [*NoReservationError].
 //
 // If the started stream were in the category of the command, the same consumer would read it: then

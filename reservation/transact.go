@@ -16,10 +16,11 @@ import (
 // up to five times. ErrStale may be wrapped.
 var ErrStale error = &failure.RetryableError{Cause: errors.New("a row has moved on since it was read")}
 
-// Transact returns a handler that handles each key's command once, with f in a transaction of the
-// store txs, which must be the store of the reserver: the reservation, the SQL of f and the writes
-// that f returns are committed together, or not at all. The writes may include an [Answer]. The
-// reservation is the same as that made by [Inline]: a handler may change from one to the other.
+// Transact returns a handler that handles each key's command once, by calling f in a transaction of
+// the store txs. The reservation, the SQL of f and the writes that f returns are committed
+// together, or not at all. The reserver must be over the same store. The writes may include an
+// [Answer]. The reservation is the same as that made by [Inline]: a handler may change from one to
+// the other.
 //
 // f is not called if the key is taken. An error of f rolls back and is returned, unless another
 // command has taken the key by then. If the key was reused, the error is a [*KeyReusedError]. f may

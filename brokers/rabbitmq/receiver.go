@@ -128,7 +128,7 @@ type ReceiverStats struct {
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to
-// [ReceiverConfig.Grace] for the messages in work, cancels their context, closes its connection,
+// [ReceiverConfig.Grace] for the messages in flight, cancels their context, closes its connection,
 // which returns the others to the queue, and returns nil. If the broker is away, the queue is
 // missing or the login is refused, it logs the failure and tries again.
 //
@@ -174,7 +174,7 @@ func (n *fetcher) consume(ctx context.Context) (came bool, err error) {
 	}
 	n.conn = conn
 	defer func() {
-		if ctx.Err() == nil { // else the messages in work are acknowledged over it
+		if ctx.Err() == nil { // else the messages in flight are acknowledged over it
 			closeConnection(conn)
 			n.desk.Drop(func(d *delivery) bool { return d.conn == conn })
 		}

@@ -109,10 +109,10 @@ func (s *Scenario) Given(stream messagestore.StreamName, events ...messagestore.
 	return s
 }
 
-// When writes a command to a stream and lets the handlers handle it, and then, until there are no
-// more, each message that they have written to the command's category, and each copy that
-// reservation.Copy has made. After an error of handler.Park or handler.Skip it goes on with the
-// next message, as a consumer does; any other error ends it, without a retry.
+// When writes a command to a stream and lets the handlers handle it. Then they handle each message
+// that they have written to the command's category, and each copy that reservation.Copy has made,
+// until there are no more. After an error of handler.Park or handler.Skip it goes on with the next
+// message, as a consumer does; any other error ends it, without a retry.
 func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Body) *Scenario {
 	s.t.Helper()
 	s.demand()

@@ -26,9 +26,9 @@ func (o *Outcome) Unknown(why error) {
 }
 
 // Of records the error of an attempt, nil for a success, and returns the error for the write. After
-// an attempt of unknown outcome the error also matches [messagestore.ErrOutcomeUnknown], unless it
-// resolves the outcome: if it is a conflict or matches one of resolving, the store has shown its
-// state.
+// an attempt of unknown outcome the error also matches [messagestore.ErrOutcomeUnknown], until a
+// later attempt resolves the outcome: it succeeds, its error is a conflict, or its error matches
+// one of resolving, so the store has shown its state.
 func (o *Outcome) Of(err error, resolving ...error) error {
 	switch {
 	case err == nil || is(err, messagestore.ErrVersionConflict, messagestore.ErrIDConflict) || is(err, resolving...):

@@ -41,8 +41,8 @@ func NewSession() int64 {
 	return int64(binary.NativeEndian.Uint64(b[:])>>2) + 1 //nolint:gosec // of 62 bits
 }
 
-// Leave gives back all items of a session, and tries again until a time while the store fails. If
-// it does not succeed, the items come back when the session ends.
+// Leave gives back all items of a session. While the store fails, it tries again, up to the time
+// until. If it does not succeed, the items come back when the session ends.
 func (s *Source) Leave(ctx context.Context, session int64, until time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaveTimeout)
 	defer cancel()

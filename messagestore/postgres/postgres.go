@@ -159,8 +159,8 @@ var (
 // Driver is a [messagestore.Driver]. It is safe for concurrent use, except over a transaction. Over
 // a connection its calls take turns.
 type Driver struct {
-	// The parts have most of the methods. Each knows only what it is over: the groups a writer, the
-	// gathering a reader, and all of them the database.
+	// The parts have most of the methods. Each knows only the parts that it uses: the groups use a
+	// writer, the gathering a reader, and all of them the database.
 	*database
 	*gathering
 	*groups

@@ -20,7 +20,7 @@ type Desk[D interface{ Times() int }] struct {
 
 	mu      sync.Mutex
 	changed sync.Cond
-	lanes   map[string][]*entry[D] // the first is ready, in work, or waits
+	lanes   map[string][]*entry[D] // the first is ready, in flight, or waits
 	alone   map[*entry[D]]struct{} // the deliveries without a key
 	ready   []*entry[D]
 	inHand  int
@@ -271,7 +271,7 @@ func (k *Desk[D]) forget(e *entry[D]) {
 	}
 }
 
-// stop waits for the deliveries in work, and returns the others.
+// stop waits for the deliveries in flight, and returns the others.
 func (k *Desk[D]) stop() (unended []D) {
 	k.end()
 	k.workers.Wait()

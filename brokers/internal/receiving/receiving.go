@@ -177,7 +177,7 @@ type Delivery[M any] interface {
 	// Parked is Ack for a message that was recorded instead of handled.
 	Parked(ctx context.Context, reason error) error
 
-	// Extend tells the broker that the message is still in work.
+	// Extend tells the broker that the message is still in flight.
 	Extend()
 }
 

@@ -25,9 +25,9 @@ type Started struct {
 	// Paused says that an operator paused the consumer: its members take no messages.
 	Paused bool `json:"paused,omitempty"`
 
-	// Of and Began are set in an entry that only begins or ends a pause: Of is the number of the
-	// generation that goes on, and Began is when it was started. All other fields are the same as
-	// in the entry before, because only the last entry is read.
+	// Of and Began are set only in an entry that begins or ends a pause, and so starts no
+	// generation. Of is the number of the current generation, and Began is when that was started.
+	// All other fields are the same as in the entry before, because only the last entry is read.
 	Of    *messagestore.Version `json:"of,omitempty"`
 	Began time.Time             `json:"began,omitzero"`
 }

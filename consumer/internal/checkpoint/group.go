@@ -12,8 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Slots is the number of slots of a category. A slot contains the messages with the same remainder
-// by Slots of their cardinal id's hash: a [messagestore.Filter] with GroupSize Slots. A member of a
+// Slots is the number of slots of a category. A slot is a part of the category by the hash of the
+// cardinal id, as a [messagestore.Filter] with a GroupSize of Slots selects it. A member of a
 // consumer's group holds some slots, so at most this many members have work.
 const Slots = 32
 
@@ -45,8 +45,8 @@ func (s SlotSet) Class() (size, member int) {
 	return 1, 0
 }
 
-// Classes returns the group members of filters, by group size, that together cover s: a single one
-// if s is one class, and otherwise one for each slot.
+// Classes returns the filters that together cover s, as group members by group size: one filter if
+// s is a class (see [SlotSet.Class]), and otherwise one for each slot.
 func (s SlotSet) Classes() map[int][]int {
 	if size, member := s.Class(); s.Len() == Slots/size {
 		return map[int][]int{size: {member}}

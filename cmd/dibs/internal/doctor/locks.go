@@ -35,8 +35,9 @@ type CategoryLock struct {
 	floor         pgtype.Int8
 }
 
-// Floor returns the highest position that readers of the category read whatever the holder appends before it ends, and whether
-// there is such a bound. The floor is known by its lower 32 bits: it is the one that is nearest to a position.
+// Floor returns the position up to which readers of the category may read while the holder's
+// transaction is open, and whether there is such a bound. Only the lower 32 bits of the floor are
+// known; Floor takes the position with these bits that is nearest to near.
 func (l *CategoryLock) Floor(near messagestore.GlobalPosition) (messagestore.GlobalPosition, bool) {
 	away := int32(uint32(l.floor.Int64) - uint32(near)) //nolint:gosec // the lower 32 bits of each
 	return near + messagestore.GlobalPosition(away), l.floor.Valid
