@@ -170,9 +170,9 @@ func (s *Store) Over(ctx context.Context, tx any) (*Store, error) {
 // The message is left out if its ID is recorded by then with the same content, or if it expects
 // [NoStream] and the stream begins with a message of the same type and data. If the stream is at
 // another version, or the ID is taken, COMMIT fails and everything is rolled back: on PostgreSQL
-// with SQLSTATE DB003. On SQLite, where one transaction writes at a time, Stage is Write. The error
-// matches [ErrNotSupported] if s is not over a transaction of yours. Invalid input is an
-// [*InvalidError], before anything is sent.
+// with SQLSTATE DB003. On SQLite, where one transaction writes at a time, Stage writes at once, and
+// returns an error where COMMIT would fail. The error matches [ErrNotSupported] if s is not over a
+// transaction of yours. Invalid input is an [*InvalidError], before anything is sent.
 func (s *Store) Stage(ctx context.Context, stream StreamName, expected Version, body Body) error {
 	err := s.stage(ctx, To(stream, expected, body))
 	if err != nil {

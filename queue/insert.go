@@ -170,7 +170,8 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 //
 // An ID is only looked up by COMMIT, so it never makes the result a Duplicate. If the ID is
 // recorded in the same stream with the same type, data, date and metadata, the item is left out;
-// if anything differs, COMMIT fails.
+// if anything differs, COMMIT fails. On SQLite the item is written at once, so InsertTx returns the
+// error instead of COMMIT.
 //
 // Other errors are those that Stage returns; after an error roll back. Messages that the
 // transaction appends directly to the same stream after InsertTx, for example by [Queue.Insert],
