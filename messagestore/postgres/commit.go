@@ -56,7 +56,7 @@ func (t *transaction) commit(ctx context.Context, appends []messagestore.Append)
 	case err != nil && !pglink.Definite(err):
 		return nil, unknownOutcome(pglink.Safe(err), appends)
 	case err != nil:
-		return t.refused(ctx, err, appends)
+		return t.notCommitted(ctx, err, appends)
 	case tags[commit] != "COMMIT":
 		return nil, errAborted
 	case len(appends) == 0:
@@ -186,8 +186,8 @@ func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) 
 	return failed(err)
 }
 
-// refused returns the result of an append and COMMIT that definitely failed.
-func (t *transaction) refused(ctx context.Context, err error, appends []messagestore.Append) ([]messagestore.Written, error) {
+// notCommitted returns the result of an append and COMMIT that definitely failed.
+func (t *transaction) notCommitted(ctx context.Context, err error, appends []messagestore.Append) ([]messagestore.Written, error) {
 	t.fences.unmark(appends)
 	e, _ := errors.AsType[*pgconn.PgError](err)
 	switch {

@@ -366,7 +366,7 @@ func (g *groups) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 		case outcome == 'c' && t.meet:
 			t.answerConflict(a.conflict(t))
 		case outcome == 'c':
-			t.answer(nil, conflict(t.appends, versions))
+			t.answer(nil, conflictOf(t.appends, versions))
 		case outcome == 'b': // the next group waits for the locks of the first write's categories
 			again = append(again, t)
 		case outcome == 'f':
@@ -383,8 +383,8 @@ func (g *groups) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 	g.oneByOne(ctx, l, apart)
 }
 
-// conflict names the first stream that is not at its version.
-func conflict(appends []messagestore.Append, versions []int64) error {
+// conflictOf names the first stream that is not at its version.
+func conflictOf(appends []messagestore.Append, versions []int64) error {
 	for i, a := range appends {
 		if at := messagestore.Version(versions[i]); a.Expected != messagestore.AnyVersion && a.Expected != at {
 			return &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: at}

@@ -280,8 +280,8 @@ func (qs queues) QueueRemove(ctx context.Context, r queuing.Removal) (removed qu
 	return removed, nil
 }
 
-// queueStates are the states of rows, by their letters.
-var queueStates = map[string]queuing.State{
+// itemStates are the states of rows, by their letters.
+var itemStates = map[string]queuing.State{
 	"w": queuing.Waiting, "o": queuing.Out, "l": queuing.Later, "s": queuing.Suspended, "h": queuing.Held, "d": queuing.Dead, "k": queuing.Dead, "f": queuing.Finished,
 }
 
@@ -301,7 +301,7 @@ func scanItem(rows pgx.Rows, log *[]byte) (queuing.Item, error) {
 	if err := rows.Scan(into...); err != nil {
 		return item, err
 	}
-	item.State, item.Closed = queueStates[state], state == "k"
+	item.State, item.Closed = itemStates[state], state == "k"
 	item.Version, item.Failures, item.Session, item.Error = int(version), int(failures), session.Int64, failure.String
 	item.Note = note.String
 	item.Behind = messagestore.GlobalPosition(after.Int64)
