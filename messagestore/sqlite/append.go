@@ -47,13 +47,6 @@ func newBatch(appends []messagestore.Append) *batch {
 	return b
 }
 
-func text[T ~string | ~[]byte](t T) any {
-	if len(t) == 0 {
-		return nil
-	}
-	return string(t)
-}
-
 func (b *batch) unknown(cause error) error {
 	return &messagestore.OutcomeUnknownError{Writes: b.appends, Cause: cause}
 }
@@ -279,10 +272,4 @@ func settle(ctx context.Context, db queryer, stream messagestore.StreamName, ids
 	}
 	slices.SortFunc(all, func(a, b *messagestore.Message) int { return int(a.Position - b.Position) })
 	return all, nil
-}
-
-// isAnswer reports whether err is an outcome that the driver promises, such as a conflict, after
-// which the transaction is unchanged.
-func isAnswer(err error) bool {
-	return err == nil || errors.Is(err, messagestore.ErrVersionConflict) || errors.Is(err, messagestore.ErrIDConflict)
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -134,4 +135,24 @@ func explain(err error) error {
 		return fmt.Errorf("%w (%w)", ErrNoSchema, err)
 	}
 	return err
+}
+
+// isAnswer reports whether err is an outcome that the driver promises, such as a conflict, after
+// which the transaction is unchanged.
+func isAnswer(err error) bool {
+	return err == nil || errors.Is(err, messagestore.ErrVersionConflict) || errors.Is(err, messagestore.ErrIDConflict)
+}
+
+// ended makes the error of an ended transaction match [messagestore.ErrClosed]. A prepared
+// statement has another error then, which database/sql does not export, so ended compares its text.
+func ended(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case err.Error() == "sql: statement is closed":
+		err = sql.ErrTxDone
+	case !errors.Is(err, sql.ErrTxDone):
+		return err
+	}
+	return fmt.Errorf("%w: %w", messagestore.ErrClosed, err)
 }

@@ -24,8 +24,7 @@ type State struct {
 // for a moment, and changes nothing.
 func (d *Driver) Examine(ctx context.Context) (State, error) {
 	s := State{Newest: len(schemas)}
-	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
-		var err error
+	err := d.reads.read(ctx, func(ctx context.Context, db queryer) (err error) {
 		if s.Schema, err = schemaVersion(ctx, db); err != nil {
 			return err
 		}

@@ -5,17 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/url"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
-
-	"github.com/dibs-go/dibs/messagestore"
 )
 
 // Open opens the message store in the file at path. It creates the store, and also the file, if it
@@ -84,70 +78,6 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 	})}, nil
 }
 
-// checkPath checks path and returns it as an absolute path. It must not open the file: SQLite's
-// locks belong to the process, and closing any descriptor of the file drops them.
-func checkPath(path string) (string, error) {
-	refuse := func(rule string) (string, error) {
-		return "", messagestore.NewInvalidError("path", path, rule)
-	}
-	switch {
-	case path == "":
-		return refuse("it is empty: a store is kept in a file; package memory keeps one in memory")
-	case strings.ContainsRune(path, 0):
-		return refuse("it holds a NUL")
-	case path == ":memory:":
-		return refuse("a store is kept in a file; package memory keeps one in memory")
-	}
-	absolute, err := filepath.Abs(path)
-	if err != nil {
-		return "", &openError{path: path, rule: "the working folder is not known", cause: err}
-	}
-	info, err := os.Stat(absolute)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if _, err := os.Stat(filepath.Dir(absolute)); err != nil {
-			return "", &openError{path: absolute, rule: "its folder cannot be used: create it first", cause: err}
-		}
-	case err != nil:
-		return "", &openError{path: absolute, rule: "it cannot be looked at", cause: err}
-	case info.IsDir():
-		return "", &openError{path: absolute, rule: "it is a folder: give the path of a file in it"}
-	case !info.Mode().IsRegular():
-		return "", &openError{path: absolute, rule: "it is not a regular file"}
-	}
-	return absolute, nil
-}
-
-// making is held while a file is made: closing the new file would drop the locks that another call
-// of [Open] has taken on it meanwhile.
-var making sync.Mutex
-
-// makeFile makes the file if it does not exist, for its user only: SQLite would make it readable
-// for all. The files next to it get its mode. If it cannot be made, SQLite reports the reason.
-func makeFile(path string) {
-	making.Lock()
-	defer making.Unlock()
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	if file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err == nil {
-		_ = file.Close()
-	}
-}
-
-// dataSource returns a URI for the file, with all special characters escaped. The driver itself
-// waits for locks: see turn.go.
-func dataSource(path string, pragmas ...string) string {
-	path = filepath.ToSlash(path)
-	if !strings.HasPrefix(path, "/") {
-		path = "/" + path // of a drive of Windows
-	}
-	u := url.URL{Scheme: "file", OmitHost: true, Path: path}
-	q := url.Values{"_pragma": pragmas}
-	u.RawQuery = q.Encode()
-	return u.String()
-}
-
 // prepareFile makes sure that the file holds a store of this version.
 func prepareFile(ctx context.Context, db *sql.DB, timeout time.Duration) error {
 	conn, err := connect(ctx, db, timeout)
@@ -173,14 +103,6 @@ func prepareFile(ctx context.Context, db *sql.DB, timeout time.Duration) error {
 		}
 		return upgradeFile(ctx, conn) // also if there is nothing to do: a file that cannot be written is found out here
 	})
-}
-
-func connect(ctx context.Context, db *sql.DB, timeout time.Duration) (conn *sql.Conn, err error) {
-	err = retry(ctx, timeout, func() error {
-		conn, err = db.Conn(ctx)
-		return err
-	})
-	return conn, err
 }
 
 var errForeign = fmt.Errorf("%w: it is a database of something else", ErrNotAStore)

@@ -75,3 +75,11 @@ func (p *pool) close() error {
 	p.closed.Store(true)
 	return p.db.Close()
 }
+
+// reader runs functions that do not write.
+type reader interface {
+	read(ctx context.Context, f func(context.Context, queryer) error) error
+
+	// alive returns the error of all calls after the end, or nil.
+	alive(ctx context.Context) error
+}

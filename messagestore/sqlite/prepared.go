@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 )
 
 // queryer runs statements: a [*sql.Tx], a [*sql.Conn], or either with prepared statements.
@@ -54,4 +55,20 @@ func (p *prepared) prepare(ctx context.Context, statement string) (*sql.Stmt, er
 	}
 	p.statements[statement] = s
 	return s, nil
+}
+
+// A connection is the only one of its user. It is empty before the first use and after a failure.
+type connection struct {
+	conn *sql.Conn
+	on   *prepared
+}
+
+// drop closes the connection, which ends its transaction. The next use opens another.
+func (c *connection) drop() {
+	if c.conn == nil {
+		return
+	}
+	_ = c.conn.Raw(func(any) error { return driver.ErrBadConn }) // so that the pool does not keep it
+	_ = c.conn.Close()                                           // Raw has closed it
+	*c = connection{}
 }

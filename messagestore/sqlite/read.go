@@ -14,14 +14,6 @@ import (
 // a read that finds few.
 const scanLimit = messagestore.MaxReadMessages
 
-// reader runs functions that do not write.
-type reader interface {
-	read(ctx context.Context, f func(context.Context, queryer) error) error
-
-	// alive returns the error of all calls after the end, or nil.
-	alive(ctx context.Context) error
-}
-
 // ReadStream implements [messagestore.Driver].
 func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	statement := streamSQL
@@ -141,8 +133,7 @@ func (d *Driver) Last(ctx context.Context, stream messagestore.StreamName, messa
 // Version implements [messagestore.Driver].
 func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
 	var v messagestore.Version
-	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
-		var err error
+	err := d.reads.read(ctx, func(ctx context.Context, db queryer) (err error) {
 		v, err = version(ctx, db, stream)
 		return err
 	})
@@ -151,75 +142,9 @@ func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (m
 
 func (d *Driver) query(ctx context.Context, statement string, args ...any) ([]*messagestore.Message, error) {
 	var found []message
-	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
-		var err error
+	err := d.reads.read(ctx, func(ctx context.Context, db queryer) (err error) {
 		found, err = query(ctx, db, statement, args...)
 		return err
 	})
 	return recorded(found), explain(err)
-}
-
-// A message is a recorded message with its metadata in stored form.
-type message struct {
-	*messagestore.Message
-	metadata json.RawMessage
-}
-
-func recorded(messages []message) []*messagestore.Message {
-	if len(messages) == 0 {
-		return nil
-	}
-	all := make([]*messagestore.Message, len(messages))
-	for i, m := range messages {
-		all[i] = m.Message
-	}
-	return all
-}
-
-func query(ctx context.Context, db queryer, statement string, args ...any) ([]message, error) {
-	rows, err := db.QueryContext(ctx, statement, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var found []message
-	for rows.Next() {
-		m := message{Message: new(messagestore.Message)}
-		var id []byte
-		var micros int64
-		if err := rows.Scan(&m.GlobalPosition, &m.Stream, &m.Position, &m.Type, (*[]byte)(&m.Data), (*[]byte)(&m.metadata), &id, &micros); err != nil {
-			return nil, err
-		}
-		if m.ID, err = uuid.FromBytes(id); err != nil {
-			return nil, err
-		}
-		m.Time = time.UnixMicro(micros).UTC()
-		m.Metadata = messagestore.ParseMetadata(m.metadata)
-		found = append(found, m)
-	}
-	return found, rows.Err()
-}
-
-func version(ctx context.Context, db queryer, stream messagestore.StreamName) (messagestore.Version, error) {
-	var v messagestore.Version
-	_, err := scanOne(ctx, db, versionSQL, []any{string(stream)}, &v)
-	return v, err
-}
-
-// scanOne reads the row of a statement and reports whether there was a row. It reads to the end of
-// the rows, because only there a statement that writes is done.
-func scanOne(ctx context.Context, db queryer, statement string, args []any, into ...any) (bool, error) {
-	rows, err := db.QueryContext(ctx, statement, args...)
-	if err != nil {
-		return false, err
-	}
-	defer rows.Close()
-	found := false
-	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return false, err
-		}
-		found = true
-	}
-	return found, rows.Err()
 }

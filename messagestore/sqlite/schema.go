@@ -74,3 +74,33 @@ func isEmpty(ctx context.Context, db queryer) (bool, error) {
 	_, err := scanOne(ctx, db, "SELECT count(*) FROM sqlite_schema", nil, &tables)
 	return tables == 0, err
 }
+
+// Check implements [messagestore.Driver]. To check writing, it takes the write lock for a moment
+// and, like a write, waits for it at most [Config.BusyTimeout]. It is also an error if the file was
+// removed or replaced since it was opened: writes to it would be lost.
+func (d *Driver) Check(ctx context.Context, write bool) error {
+	if d.file != nil {
+		if err := d.file.check(); err != nil {
+			return err
+		}
+	}
+	if !write {
+		return explain(d.reads.read(ctx, checkSchema))
+	}
+	return explain(d.writes.do(ctx, &job{
+		run:     checkSchema,
+		unknown: func(cause error) error { return cause },
+	}))
+}
+
+func checkSchema(ctx context.Context, db queryer) error {
+	switch version, err := schemaVersion(ctx, db); {
+	case err != nil:
+		return err
+	case version == 0:
+		return ErrNoSchema
+	case version > len(schemas):
+		return fmt.Errorf("%w: found version %d, this program knows up to %d", ErrNewerSchema, version, len(schemas))
+	}
+	return nil
+}

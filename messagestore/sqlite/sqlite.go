@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -27,22 +26,10 @@ type Driver struct {
 	last         atomic.Pointer[overTx] // the last driver that Over has returned
 }
 
-var _ messagestore.Driver = (*Driver)(nil)
-
-// writes runs a job in a transaction that can write: the writer's next one, or the caller's.
-type writes interface {
-	do(ctx context.Context, j *job) error
-}
-
-// A job is one call's part of a transaction. It may run again if the transaction did not happen.
-type job struct {
-	run func(ctx context.Context, db queryer) error
-
-	// unknown makes the call's error if nobody knows whether the transaction was committed.
-	unknown func(cause error) error
-
-	size int // bytes that it writes, roughly
-}
+var (
+	_ messagestore.Driver                  = (*Driver)(nil)
+	_ messagestore.TransactDriver[*sql.Tx] = (*Driver)(nil)
+)
 
 // Config configures a [Driver]. nil means the defaults.
 type Config struct {
@@ -89,6 +76,47 @@ func (c *Config) withDefaults() (Config, error) {
 	return full, nil
 }
 
+// New returns a driver over your transaction: its writes are committed or rolled back with the
+// writes to your own tables, and it sees everything that the transaction sees. Your database needs
+// the tables that [Schema] creates. The transaction may come from any driver for SQLite. If you use
+// another driver than modernc.org/sqlite, do not also [Open] the file in the same process: two
+// copies of SQLite in one process undo each other's locks
+// (https://www.sqlite.org/howtocorrupt.html, 2.2.1).
+//
+//	tx, err := db.BeginTx(ctx, nil) // of a database opened with _txlock=immediate
+//	...
+//	_, err = tx.ExecContext(ctx, "UPDATE invoices SET paid = 1 WHERE id = ?", id)
+//	...
+//	driver, err := sqlite.New(tx)
+//	...
+//	store, err := messagestore.New(driver, nil)
+//	...
+//	_, err = store.Write(ctx, stream, version, Paid{})
+//	...
+//	err = tx.Commit()
+//
+// After a refused write, such as a version conflict, the transaction is unchanged and usable. After
+// a failed statement, for example on a full disk, the driver writes nothing more and returns that
+// error: SQLite may have rolled back the whole transaction, and later statements would be committed
+// one by one.
+//
+// Begin the transaction with BEGIN IMMEDIATE; the drivers modernc.org/sqlite and mattn/go-sqlite3
+// do it with _txlock=immediate. Otherwise a transaction that reads before it writes fails with
+// [ErrBusy] if another connection has written in between, however long the busy timeout is.
+//
+// If the context ends, a write that has started still finishes, because cancelling it would make
+// SQLite roll back the whole transaction.
+//
+// If tx is nil, the error matches [messagestore.ErrInvalid]. After the end of the transaction every
+// call's error matches [messagestore.ErrClosed].
+func New(tx *sql.Tx) (*Driver, error) {
+	if tx == nil {
+		return nil, fmt.Errorf("sqlite: %w", messagestore.NewInvalidError("transaction", nil, "it is nil"))
+	}
+	t := transaction{newPrepared(tx), &atomic.Pointer[error]{}}
+	return &Driver{reads: t, writes: t}, nil
+}
+
 // Append implements [messagestore.Driver].
 func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
 	written, err := d.AppendAll(ctx, []messagestore.Append{a})
@@ -103,8 +131,7 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	b := newBatch(appends)
 	b.clock = d.clock
 	var written []messagestore.Written
-	err := d.write(ctx, b, func(ctx context.Context, db queryer) error {
-		var err error
+	err := d.write(ctx, b, func(ctx context.Context, db queryer) (err error) {
 		written, err = b.write(ctx, db)
 		return err
 	})
@@ -139,38 +166,6 @@ type overTx struct {
 	driver *Driver
 }
 
-var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (sqlite.New(tx))", messagestore.ErrNotSupported)
-
-// Stage implements [messagestore.Driver]. It appends the message at once, because the transaction
-// holds the write lock anyway.
-func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
-	if err := checkContext(ctx); err != nil {
-		return err
-	}
-	if d.transactions != nil {
-		return errNoTransaction
-	}
-	_, met, err := d.TryAppend(ctx, []messagestore.Append{a})
-	if err != nil || met == nil {
-		return err
-	}
-	conflict := &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: messagestore.NoStream}
-	if last := met.Last[0]; last != nil {
-		conflict.Actual = last.Position
-	}
-	if a.Expected != messagestore.NoStream {
-		return conflict
-	}
-	first, err := d.ReadStream(ctx, messagestore.StreamQuery{Stream: a.Stream, Limit: 1})
-	if err != nil {
-		return err
-	}
-	if len(first) == 1 && first[0].Position == 0 && first[0].Type == a.Records[0].Type && exactjson.Equal(first[0].Data, a.Records[0].Data) {
-		return nil
-	}
-	return conflict
-}
-
 // TryAppend implements [messagestore.Driver]. It reads the last messages, and the time,
 // while it holds the write lock.
 func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
@@ -178,8 +173,7 @@ func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) (
 	b.clock = d.clock
 	var written []messagestore.Written
 	var met *messagestore.Conflict
-	err := d.write(ctx, b, func(ctx context.Context, db queryer) error {
-		var err error
+	err := d.write(ctx, b, func(ctx context.Context, db queryer) (err error) {
 		met = nil // forget the result of a transaction that did not happen
 		if written, err = b.write(ctx, db); errors.Is(err, messagestore.ErrVersionConflict) {
 			met, err = b.meet(ctx, db)
@@ -196,12 +190,32 @@ func (d *Driver) write(ctx context.Context, b *batch, run func(context.Context, 
 	return explain(d.writes.do(ctx, &job{run: run, unknown: b.unknown, size: b.size}))
 }
 
+// Transact implements [messagestore.TransactDriver] in a transaction that holds the write lock from
+// its beginning (BEGIN IMMEDIATE). Other writers of this driver, and another Transact, wait while f
+// runs, at most [Config.BusyTimeout]; a write by f through the same store would wait for f itself.
+//
+// Foreign keys of your tables are not enforced in it: SQLite enforces them only on a connection
+// with PRAGMA foreign_keys = ON, set outside of a transaction
+// (https://www.sqlite.org/foreignkeys.html, 2), and the driver's connections do not set it.
+func (d *Driver) Transact(
+	ctx context.Context, first messagestore.StreamName,
+	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
+) ([]messagestore.Written, error) {
+	if d.transactions == nil {
+		return nil, messagestore.ErrNotSupported
+	}
+	if f == nil {
+		return nil, nil
+	}
+	written, err := d.transactions.run(ctx, first, f)
+	return written, explain(err)
+}
+
 // Find implements [messagestore.Driver].
 func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	var found []*messagestore.Message
 	err := d.writes.do(ctx, &job{
-		run: func(ctx context.Context, db queryer) error {
-			var err error
+		run: func(ctx context.Context, db queryer) (err error) {
 			found, err = settle(ctx, db, stream, ids)
 			return err
 		},

@@ -11,8 +11,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ messagestore.TransactDriver[*sql.Tx] = (*Driver)(nil)
-
 // savepoint is set before the caller's function and released after it. If the function, or a
 // failure in it, ended the transaction, the savepoint no longer exists.
 const (
@@ -20,33 +18,11 @@ const (
 	releaseTransactSQL = "RELEASE dibs_transact"
 )
 
-// Transact implements [messagestore.TransactDriver] in a transaction that holds the write lock from
-// its beginning (BEGIN IMMEDIATE). Other writers of this driver, and another Transact, wait while f
-// runs, at most [Config.BusyTimeout]; a write by f through the same store would wait for f itself.
-//
-// Foreign keys of your tables are not enforced in it: SQLite enforces them only on a connection
-// with PRAGMA foreign_keys = ON, set outside of a transaction
-// (https://www.sqlite.org/foreignkeys.html, 2), and the driver's connections do not set it.
-func (d *Driver) Transact(
-	ctx context.Context, first messagestore.StreamName,
-	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
-) ([]messagestore.Written, error) {
-	if d.transactions == nil {
-		return nil, messagestore.ErrNotSupported
-	}
-	if f == nil {
-		return nil, nil
-	}
-	written, err := d.transactions.run(ctx, first, f)
-	return written, explain(err)
-}
-
 // transactions run callers' functions, one at a time, on another connection than the writer's.
 type transactions struct {
-	db   *sql.DB // of guarded connections
-	w    *writer
-	conn *sql.Conn // nil before the first use and after a failure
-	on   *prepared // the same
+	connection
+	db *sql.DB // of guarded connections
+	w  *writer
 }
 
 func newTransactions(d driver.Driver, name string, w *writer) *transactions {
@@ -60,15 +36,6 @@ func (t *transactions) close() error {
 	t.w.held <- struct{}{}
 	t.drop()
 	return t.db.Close()
-}
-
-// drop closes the connection, which ends its transaction. The next use opens another.
-func (t *transactions) drop() {
-	if t.conn == nil {
-		return
-	}
-	discard(t.conn)
-	t.conn, t.on = nil, nil
 }
 
 func (t *transactions) run(
@@ -88,7 +55,7 @@ func (t *transactions) run(
 		if err != nil {
 			return nil, err
 		}
-		t.conn, t.on = conn, newPrepared(conn)
+		t.connection = connection{conn, newPrepared(conn)}
 	}
 	var guard *guarded
 	if err := t.conn.Raw(func(c any) error { guard = c.(*guarded); return nil }); err != nil { //nolint:errcheck // the connector makes only these

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"math/rand/v2"
 	"time"
 
@@ -88,4 +89,12 @@ func retry(ctx context.Context, limit time.Duration, f func() error) error {
 		case <-time.After(jitter(askEvery)):
 		}
 	}
+}
+
+func connect(ctx context.Context, db *sql.DB, timeout time.Duration) (conn *sql.Conn, err error) {
+	err = retry(ctx, timeout, func() error {
+		conn, err = db.Conn(ctx)
+		return err
+	})
+	return conn, err
 }

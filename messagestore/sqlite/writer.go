@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"runtime"
@@ -26,9 +25,8 @@ const (
 // writer is the only connection that writes, and its goroutine. All jobs that come while a commit
 // is under way go into the next commit.
 type writer struct {
+	connection
 	db      *sql.DB
-	conn    *sql.Conn // nil before the first use and after a failure
-	on      *prepared // the same
 	timeout time.Duration
 	most    int
 
@@ -373,7 +371,7 @@ func (w *writer) exec(statement string) error {
 		if err != nil {
 			return err
 		}
-		w.conn, w.on = conn, newPrepared(conn)
+		w.connection = connection{conn, newPrepared(conn)}
 	}
 	_, err := w.on.ExecContext(context.Background(), statement)
 	return err
@@ -386,21 +384,6 @@ func (w *writer) rollback() {
 	}
 }
 
-// drop closes the connection, which ends its transaction. The next use opens another.
-func (w *writer) drop() {
-	if w.conn == nil {
-		return
-	}
-	discard(w.conn)
-	w.conn, w.on = nil, nil
-}
-
-// discard closes a connection, so that the pool does not keep it.
-func discard(conn *sql.Conn) {
-	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = conn.Close() // Raw has closed it
-}
-
 // sleep returns false if the writer is to stop.
 func (w *writer) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
@@ -411,4 +394,19 @@ func (w *writer) sleep(d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
+}
+
+// writes runs a job in a transaction that can write: the writer's next one, or the caller's.
+type writes interface {
+	do(ctx context.Context, j *job) error
+}
+
+// A job is one call's part of a transaction. It may run again if the transaction did not happen.
+type job struct {
+	run func(ctx context.Context, db queryer) error
+
+	// unknown makes the call's error if nobody knows whether the transaction was committed.
+	unknown func(cause error) error
+
+	size int // bytes that it writes, roughly
 }
