@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/lanes"
 	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
@@ -68,7 +67,7 @@ type Consumer struct {
 	config  Config
 
 	running atomic.Bool
-	lanes   *lanes.Lanes[delivery] // of the last run
+	lanes   *lanes[delivery] // of the last run
 	counts  counts
 	outage  *outage.Outage // of the store
 	probe   probe

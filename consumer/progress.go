@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/lanes"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -33,7 +32,7 @@ type delivery struct {
 	redrive *redrive
 }
 
-type item = lanes.Item[delivery]
+type item = laneItem[delivery]
 
 // cardinalID is the key of a delivery's lane.
 func cardinalID(d *delivery) string { return d.message.Stream.CardinalID() }

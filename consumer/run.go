@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/lanes"
 	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
@@ -35,7 +34,7 @@ type run struct {
 	wakes   chan struct{}               // any goroutine sends: the loop has something to do
 
 	// For any goroutine: each has its own lock, or is atomic.
-	lanes    *lanes.Lanes[delivery]
+	lanes    *lanes[delivery]
 	progress *progress
 	failures failures
 	parks    atomic.Pointer[map[messagestore.GlobalPosition]asked] // set by the loop, for workers: messages to park
@@ -68,11 +67,11 @@ func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
 		checkpoints: newCheckpointer(p, &c.config),
 		redrives:    newRedrives(),
 	}
-	config := lanes.Config[delivery]{Workers: c.config.Concurrency, Key: cardinalID, Work: r.work, Wake: r.wake}
+	config := lanesConfig[delivery]{Workers: c.config.Concurrency, Key: cardinalID, Work: r.work, Wake: r.wake}
 	if c.config.Concurrency == 1 {
 		config.Key = nil // in order of the category
 	}
-	r.lanes = lanes.New(config)
+	r.lanes = newLanes(config)
 	over := r.checkpoints.group.Over // the loop changes the field
 	r.over.Store(&over)
 	r.setLimit(0)

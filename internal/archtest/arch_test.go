@@ -40,7 +40,6 @@ var imports = map[string][]string{
 	"messagestore/sqlite":                {"messagestore", "internal/queuing", "internal/queuestate", "internal/report", "messagestore/retention", "internal/failure", "internal/exactjson", "internal/removal", "internal/text"},
 	"messagestore/storetest":             {"messagestore", "internal/report", "internal/exactjson", "internal/testkit", "internal/removal", "internal/text"},
 	"internal/retry":                     {"messagestore", "internal/outage", "internal/failure"},
-	"consumer/internal/lanes":            {},
 	"internal/wakeups":                   {"logger", "messagestore", "internal/outage", "internal/text", "internal/failure"},
 	"internal/removal":                   {"messagestore", "internal/text"},
 	"internal/report":                    {"messagestore"},
@@ -50,8 +49,8 @@ var imports = map[string][]string{
 	"internal/work":                {"handler", "logger", "messagestore", "internal/queuing", "internal/outage", "internal/failure", "internal/callctx", "internal/retry", "internal/text"},
 	"internal/queuetest":           {"messagestore", "messagestore/memory", "internal/queuing", "internal/testkit"},
 	"queue/cron":                   {"logger", "messagestore", "internal/queuing", "internal/outage", "internal/exactjson", "internal/text", "internal/failure"},
-	"consumer":                     {"logger", "messagestore", "consumer/internal/...", "internal/queuing", "internal/outage", "internal/failure", "internal/callctx", "internal/text", "internal/work"},
-	"consumer/operate":             {"messagestore", "internal/queuing", "queue", "consumer/internal/...", "internal/report", "internal/text"},
+	"consumer":                     {"logger", "messagestore", "consumer/internal/checkpoint", "internal/queuing", "internal/outage", "internal/failure", "internal/callctx", "internal/text", "internal/work"},
+	"consumer/operate":             {"messagestore", "internal/queuing", "queue", "consumer/internal/checkpoint", "internal/report", "internal/text"},
 	"consumer/internal/checkpoint": {"messagestore", "internal/queuing", "internal/retry", "internal/text"},
 
 	"upcast":                      {"messagestore", "internal/text"},

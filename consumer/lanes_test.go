@@ -1,4 +1,4 @@
-package lanes_test
+package consumer
 
 import (
 	"context"
@@ -12,21 +12,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/dibs-go/dibs/consumer/internal/lanes"
 )
 
 // A floor is lanes of strings such as "a1", whose key is the first letter, with the journal
 // of their work. An item is worked on for a second.
 type floor struct {
-	*lanes.Lanes[string]
+	*lanes[string]
 
 	mu       sync.Mutex
 	began    []string
 	inFlight map[string]int // by key
 	most     int            // items in flight at the same time
 	failing  map[string]bool
-	left     []*lanes.Item[string] // not finished by Work
+	left     []*laneItem[string] // not finished by Work
 	woken    int
 }
 
@@ -36,10 +34,10 @@ func newFloor(t *testing.T, workers int, failing ...string) *floor {
 	for _, value := range failing {
 		f.failing[value] = true
 	}
-	f.Lanes = lanes.New(lanes.Config[string]{
+	f.lanes = newLanes(lanesConfig[string]{
 		Workers: workers,
 		Key:     func(value *string) string { return (*value)[:1] },
-		Work:    func(_ context.Context, it *lanes.Item[string]) bool { return f.work(t, it) },
+		Work:    func(_ context.Context, it *laneItem[string]) bool { return f.work(t, it) },
 		Wake: func() {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -50,7 +48,7 @@ func newFloor(t *testing.T, workers int, failing ...string) *floor {
 	return f
 }
 
-func (f *floor) work(t *testing.T, it *lanes.Item[string]) bool {
+func (f *floor) work(t *testing.T, it *laneItem[string]) bool {
 	key := it.Value[:1]
 	f.mu.Lock()
 	f.began = append(f.began, it.Value)
@@ -79,9 +77,9 @@ func (f *floor) work(t *testing.T, it *lanes.Item[string]) bool {
 
 // add adds items, numbered from 1, and dispatches them.
 func (f *floor) add(ctx context.Context, values ...string) {
-	f.Add(func(yield func(*lanes.Item[string]) bool) {
+	f.Add(func(yield func(*laneItem[string]) bool) {
 		for i, value := range values {
-			if !yield(&lanes.Item[string]{Value: value, Number: int64(i + 1)}) {
+			if !yield(&laneItem[string]{Value: value, Number: int64(i + 1)}) {
 				return
 			}
 		}
@@ -97,7 +95,7 @@ func (f *floor) begunOf(key string) []string {
 }
 
 // take returns the one item that Work did not finish.
-func (f *floor) take(t *testing.T) *lanes.Item[string] {
+func (f *floor) take(t *testing.T) *laneItem[string] {
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -279,9 +277,9 @@ func TestAWorkerOutlivesAGoroutineThatWorkEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var worked []string
-		l := lanes.New(lanes.Config[string]{
+		l := newLanes(lanesConfig[string]{
 			Workers: 1,
-			Work: func(_ context.Context, it *lanes.Item[string]) bool {
+			Work: func(_ context.Context, it *laneItem[string]) bool {
 				worked = append(worked, it.Value)
 				if it.Value == "a1" {
 					runtime.Goexit()
@@ -291,11 +289,11 @@ func TestAWorkerOutlivesAGoroutineThatWorkEnds(t *testing.T) {
 			Wake: func() {},
 		})
 		l.Limit(10)
-		first := &lanes.Item[string]{Value: "a1", Number: 1}
-		l.Add(slices.Values([]*lanes.Item[string]{first, {Value: "a2", Number: 2}}))
+		first := &laneItem[string]{Value: "a1", Number: 1}
+		l.Add(slices.Values([]*laneItem[string]{first, {Value: "a2", Number: 2}}))
 		l.Dispatch(t.Context(), t.Context(), time.Now())
 		synctest.Wait()
-		require.Equal(t, []*lanes.Item[string]{first}, l.Items())
+		require.Equal(t, []*laneItem[string]{first}, l.Items())
 
 		l.Finish(first)
 		l.Dispatch(t.Context(), t.Context(), time.Now())

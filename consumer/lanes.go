@@ -1,10 +1,4 @@
-// Package lanes dispatches items to workers by key: items with one key form a lane, and are worked
-// on one after the other, in order. Items of other lanes do not wait for them.
-//
-// The owner of the lanes adds items, calls [Lanes.Dispatch] when something may have become due, and
-// decides about the items that a worker could not finish. Workers take items without the owner, so
-// an item that is finished costs the owner nothing.
-package lanes
+package consumer
 
 import (
 	"container/heap"
@@ -16,18 +10,18 @@ import (
 	"time"
 )
 
-// An Item is a value in a lane.
-type Item[T any] struct {
+// A laneItem is a value in a lane.
+type laneItem[T any] struct {
 	Value  T
 	Number int64 // items that are ready are taken in the order of their numbers
 
 	key    string
-	behind *Item[T] // the next of its lane
+	behind *laneItem[T] // the next of its lane
 	due    time.Time
 }
 
-// A Config says how lanes work.
-type Config[T any] struct {
+// A lanesConfig says how lanes work.
+type lanesConfig[T any] struct {
 	// Workers is how many items may be in flight.
 	Workers int
 
@@ -37,25 +31,30 @@ type Config[T any] struct {
 	// Work is called by a worker, and reports whether the item is finished. If not, the
 	// item stays in flight until the owner calls Finish, Retry or Drop. Work may end its
 	// goroutine, which means false: a new goroutine takes the worker's place.
-	Work func(ctx context.Context, it *Item[T]) (finished bool)
+	Work func(ctx context.Context, it *laneItem[T]) (finished bool)
 
 	// Wake tells the owner that the workers run out of items, or that the lanes are stopped or
 	// paused and nothing is in flight. It must not block, nor call the lanes.
 	Wake func()
 }
 
-// Lanes hold the items that are not finished. The methods are safe for concurrent use.
-type Lanes[T any] struct {
-	config Config[T]
+// lanes dispatch items to workers by key: items with one key form a lane, and are worked on one
+// after the other, in order. Items of other lanes do not wait for them.
+//
+// The owner of the lanes adds items, calls [lanes.Dispatch] when something may have become due, and
+// decides about the items that a worker could not finish. Workers take items without the owner, so
+// an item that is finished costs the owner nothing. The methods are safe for concurrent use.
+type lanes[T any] struct {
+	config lanesConfig[T]
 	wg     sync.WaitGroup
 
 	mu       sync.Mutex
-	given    sync.Cond           // a worker can take an item
-	last     map[string]*Item[T] // of each lane
-	ready    itemHeap[T]         // the first of each lane that can be taken: the lowest number first
-	waiting  itemHeap[T]         // the first of each lane that waits for a retry: the next due first
-	kept     map[*Item[T]]struct{}
-	workers  []*worker[T]
+	given    sync.Cond               // a worker can take an item
+	last     map[string]*laneItem[T] // of each lane
+	ready    itemHeap[T]             // the first of each lane that can be taken: the lowest number first
+	waiting  itemHeap[T]             // the first of each lane that waits for a retry: the next due first
+	kept     map[*laneItem[T]]struct{}
+	workers  []*laneWorker[T]
 	limit    int64
 	unended  int  // items that are not finished
 	inFlight int  // items that a worker has, or that are kept
@@ -66,21 +65,21 @@ type Lanes[T any] struct {
 	paused   bool
 }
 
-// New returns empty lanes. Their limit is 0: no item is taken before a call of [Lanes.Limit].
-func New[T any](config Config[T]) *Lanes[T] {
-	l := &Lanes[T]{
+// newLanes returns empty lanes. Their limit is 0: no item is taken before a call of [lanes.Limit].
+func newLanes[T any](config lanesConfig[T]) *lanes[T] {
+	l := &lanes[T]{
 		config:  config,
-		last:    map[string]*Item[T]{},
-		ready:   itemHeap[T]{less: func(a, b *Item[T]) bool { return a.Number < b.Number }},
-		waiting: itemHeap[T]{less: func(a, b *Item[T]) bool { return a.due.Before(b.due) }},
-		kept:    map[*Item[T]]struct{}{},
+		last:    map[string]*laneItem[T]{},
+		ready:   itemHeap[T]{less: func(a, b *laneItem[T]) bool { return a.Number < b.Number }},
+		waiting: itemHeap[T]{less: func(a, b *laneItem[T]) bool { return a.due.Before(b.due) }},
+		kept:    map[*laneItem[T]]struct{}{},
 	}
 	l.given.L = &l.mu
 	return l
 }
 
 // Add puts items at the ends of their lanes.
-func (l *Lanes[T]) Add(items iter.Seq[*Item[T]]) {
+func (l *lanes[T]) Add(items iter.Seq[*laneItem[T]]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for it := range items {
@@ -98,7 +97,7 @@ func (l *Lanes[T]) Add(items iter.Seq[*Item[T]]) {
 }
 
 // Limit keeps items with a number of at least limit from being taken.
-func (l *Lanes[T]) Limit(limit int64) {
+func (l *lanes[T]) Limit(limit int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.limit = limit
@@ -106,7 +105,7 @@ func (l *Lanes[T]) Limit(limit int64) {
 
 // Dispatch gives the items that are ready or due to workers. A worker calls Work with the context
 // work, and takes no further item once the context told is done.
-func (l *Lanes[T]) Dispatch(told, work context.Context, now time.Time) {
+func (l *lanes[T]) Dispatch(told, work context.Context, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.waiting.items) > 0 && !l.waiting.items[0].due.After(now) {
@@ -122,7 +121,7 @@ func (l *Lanes[T]) Dispatch(told, work context.Context, now time.Time) {
 			idle--
 			l.given.Signal()
 		case len(l.workers) < l.config.Workers:
-			w := &worker[T]{Lanes: l}
+			w := &laneWorker[T]{lanes: l}
 			l.workers = append(l.workers, w)
 			l.wg.Go(func() { w.serve(told, work) })
 		default:
@@ -132,12 +131,12 @@ func (l *Lanes[T]) Dispatch(told, work context.Context, now time.Time) {
 }
 
 // canTake reports whether an item is ready with a number below the limit.
-func (l *Lanes[T]) canTake() bool {
+func (l *lanes[T]) canTake() bool {
 	return !l.paused && len(l.ready.items) > 0 && l.ready.items[0].Number < l.limit
 }
 
 // Finish ends an item that Work did not finish, and opens its lane to the next.
-func (l *Lanes[T]) Finish(it *Item[T]) {
+func (l *lanes[T]) Finish(it *laneItem[T]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.release(it)
@@ -145,7 +144,7 @@ func (l *Lanes[T]) Finish(it *Item[T]) {
 }
 
 // Retry keeps an item that Work did not finish first in its lane until it is due.
-func (l *Lanes[T]) Retry(it *Item[T], due time.Time) {
+func (l *lanes[T]) Retry(it *laneItem[T], due time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.release(it)
@@ -155,7 +154,7 @@ func (l *Lanes[T]) Retry(it *Item[T], due time.Time) {
 
 // Drop ends the flight of an item that Work did not finish, without finishing it. Its lane stays
 // closed.
-func (l *Lanes[T]) Drop(it *Item[T]) {
+func (l *lanes[T]) Drop(it *laneItem[T]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.release(it)
@@ -163,7 +162,7 @@ func (l *Lanes[T]) Drop(it *Item[T]) {
 
 // release takes an item out of flight. A worker may still have it, if Work has reported it to the
 // owner and not yet returned.
-func (l *Lanes[T]) release(it *Item[T]) {
+func (l *lanes[T]) release(it *laneItem[T]) {
 	delete(l.kept, it)
 	l.inFlight--
 	for _, w := range l.workers {
@@ -174,7 +173,7 @@ func (l *Lanes[T]) release(it *Item[T]) {
 	l.wakeIfStopped()
 }
 
-func (l *Lanes[T]) finish(it *Item[T]) {
+func (l *lanes[T]) finish(it *laneItem[T]) {
 	l.unended--
 	if it.behind != nil {
 		heap.Push(&l.ready, it.behind)
@@ -184,14 +183,14 @@ func (l *Lanes[T]) finish(it *Item[T]) {
 	delete(l.last, it.key)
 }
 
-func (l *Lanes[T]) wakeIfStopped() {
+func (l *lanes[T]) wakeIfStopped() {
 	if (l.stopped || l.paused) && l.inFlight == 0 {
 		l.config.Wake()
 	}
 }
 
 // NextDue returns when the next item is due for a retry.
-func (l *Lanes[T]) NextDue() (due time.Time, ok bool) {
+func (l *lanes[T]) NextDue() (due time.Time, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting.items) == 0 {
@@ -202,14 +201,14 @@ func (l *Lanes[T]) NextDue() (due time.Time, ok bool) {
 
 // Enough reports whether each worker has an item to take next. If so, the owner is woken when that
 // changes.
-func (l *Lanes[T]) Enough() bool {
+func (l *lanes[T]) Enough() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.enough = l.hasEnough()
 	return l.enough
 }
 
-func (l *Lanes[T]) hasEnough() bool {
+func (l *lanes[T]) hasEnough() bool {
 	waiting := len(l.ready.items)
 	if l.config.Key == nil {
 		waiting = l.unended - l.inFlight
@@ -218,14 +217,14 @@ func (l *Lanes[T]) hasEnough() bool {
 }
 
 // InFlight returns the number of items that are in flight.
-func (l *Lanes[T]) InFlight() int {
+func (l *lanes[T]) InFlight() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.inFlight
 }
 
 // Items returns the items that are in flight, the lowest number first.
-func (l *Lanes[T]) Items() []*Item[T] {
+func (l *lanes[T]) Items() []*laneItem[T] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := slices.Collect(maps.Keys(l.kept))
@@ -234,19 +233,19 @@ func (l *Lanes[T]) Items() []*Item[T] {
 			all = append(all, w.item)
 		}
 	}
-	slices.SortFunc(all, func(a, b *Item[T]) int { return int(a.Number - b.Number) })
+	slices.SortFunc(all, func(a, b *laneItem[T]) int { return int(a.Number - b.Number) })
 	return all
 }
 
 // Working returns the number of calls of Work that have not returned.
-func (l *Lanes[T]) Working() int {
+func (l *lanes[T]) Working() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.working
 }
 
 // Stop keeps the workers from taking further items. It does not wait for those in flight.
-func (l *Lanes[T]) Stop() {
+func (l *lanes[T]) Stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = true
@@ -255,24 +254,24 @@ func (l *Lanes[T]) Stop() {
 
 // Pause keeps the workers from taking further items until it is called with false. It does not
 // wait for those in flight.
-func (l *Lanes[T]) Pause(paused bool) {
+func (l *lanes[T]) Pause(paused bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.paused = paused
 }
 
 // Wait waits for the workers to end, after Stop.
-func (l *Lanes[T]) Wait() { l.wg.Wait() }
+func (l *lanes[T]) Wait() { l.wg.Wait() }
 
-// A worker works on one item after the other, each as soon as it has finished the previous one. It
+// A laneWorker works on one item after the other, each as soon as it has finished the previous one. It
 // lives until the lanes are stopped, in several goroutines if Work ends them.
-type worker[T any] struct {
-	*Lanes[T]
-	busy bool     // in Work
-	item *Item[T] // nil also if the owner has decided about it
+type laneWorker[T any] struct {
+	*lanes[T]
+	busy bool         // in Work
+	item *laneItem[T] // nil also if the owner has decided about it
 }
 
-func (w *worker[T]) serve(told, work context.Context) {
+func (w *laneWorker[T]) serve(told, work context.Context) {
 	defer w.end(told, work)
 	finished := false
 	for {
@@ -285,7 +284,7 @@ func (w *worker[T]) serve(told, work context.Context) {
 }
 
 // end starts another goroutine if Work has ended this one.
-func (w *worker[T]) end(told, work context.Context) {
+func (w *laneWorker[T]) end(told, work context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.busy {
@@ -296,7 +295,7 @@ func (w *worker[T]) end(told, work context.Context) {
 
 // next puts down the worker's item, and waits for the next. It returns nil when the lanes
 // are stopped.
-func (w *worker[T]) next(told context.Context, finished bool) *Item[T] {
+func (w *laneWorker[T]) next(told context.Context, finished bool) *laneItem[T] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.busy {
@@ -307,7 +306,7 @@ func (w *worker[T]) next(told context.Context, finished bool) *Item[T] {
 		case w.stopped || told.Err() != nil:
 			return nil
 		case w.inFlight < w.config.Workers && w.canTake():
-			w.item = heap.Pop(&w.ready).(*Item[T]) //nolint:errcheck // only items are pushed
+			w.item = heap.Pop(&w.ready).(*laneItem[T]) //nolint:errcheck // only items are pushed
 			w.busy = true
 			w.inFlight++
 			w.working++
@@ -323,7 +322,7 @@ func (w *worker[T]) next(told context.Context, finished bool) *Item[T] {
 	}
 }
 
-func (w *worker[T]) putDown(finished bool) {
+func (w *laneWorker[T]) putDown(finished bool) {
 	it := w.item
 	w.item, w.busy = nil, false
 	w.working--
@@ -339,14 +338,14 @@ func (w *worker[T]) putDown(finished bool) {
 }
 
 type itemHeap[T any] struct {
-	items []*Item[T]
-	less  func(a, b *Item[T]) bool
+	items []*laneItem[T]
+	less  func(a, b *laneItem[T]) bool
 }
 
 func (h *itemHeap[T]) Len() int           { return len(h.items) }
 func (h *itemHeap[T]) Less(i, j int) bool { return h.less(h.items[i], h.items[j]) }
 func (h *itemHeap[T]) Swap(i, j int)      { h.items[i], h.items[j] = h.items[j], h.items[i] }
-func (h *itemHeap[T]) Push(x any)         { h.items = append(h.items, x.(*Item[T])) } //nolint:errcheck // only items are pushed
+func (h *itemHeap[T]) Push(x any)         { h.items = append(h.items, x.(*laneItem[T])) } //nolint:errcheck // only items are pushed
 
 func (h *itemHeap[T]) Pop() any {
 	last := len(h.items) - 1
