@@ -263,8 +263,8 @@ func (l *lanes[T]) Pause(paused bool) {
 // Wait waits for the workers to end, after Stop.
 func (l *lanes[T]) Wait() { l.wg.Wait() }
 
-// A laneWorker works on one item after the other, each as soon as it has finished the previous one. It
-// lives until the lanes are stopped, in several goroutines if Work ends them.
+// A laneWorker works on one item after the other, each as soon as it has finished the previous one.
+// It lives until the lanes are stopped, in several goroutines if Work ends them.
 type laneWorker[T any] struct {
 	*lanes[T]
 	busy bool         // in Work

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
 	"github.com/dibs-go/dibs/internal/pglink"
 )
@@ -126,8 +125,8 @@ func (a *app) printAdoption(d *adopt.Adoption) {
 }
 
 // aboutAdoption is the doctor's finding about an adoption.
-func aboutAdoption(d *adopt.Adoption) doctor.Finding {
-	f := doctor.Finding{Group: "schema", Name: "adoption", Verdict: doctor.Warn, Advice: "run dibs migrate adopt"}
+func aboutAdoption(d *adopt.Adoption) Finding {
+	f := Finding{Group: "schema", Name: "adoption", Verdict: VerdictWarn, Advice: "run dibs migrate adopt"}
 	switch {
 	case d.State == adopt.Adopting:
 		f.Says = fmt.Sprintf("message-db is the store, and is being adopted: %d of %d messages are copied", d.Copied, max(d.Found, d.Copied))
@@ -136,9 +135,9 @@ func aboutAdoption(d *adopt.Adoption) doctor.Finding {
 		f.Says = "message-db is the store again: its adoption was undone " + timeText(d.UndoneAt)
 		f.Advice += " to adopt it once more"
 	case d.HasOld:
-		f.Verdict, f.Says, f.Advice = doctor.OK, "message-db was adopted "+timeText(d.SwitchedAt)+"; message_store_before_dibs is still there", ""
+		f.Verdict, f.Says, f.Advice = VerdictOK, "message-db was adopted "+timeText(d.SwitchedAt)+"; message_store_before_dibs is still there", ""
 	default:
-		f.Verdict, f.Says, f.Advice = doctor.OK, "message-db was adopted "+timeText(d.SwitchedAt), ""
+		f.Verdict, f.Says, f.Advice = VerdictOK, "message-db was adopted "+timeText(d.SwitchedAt), ""
 	}
 	return f
 }

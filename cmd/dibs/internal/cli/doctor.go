@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/text"
@@ -48,7 +47,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 		})
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
-		findings, err := doctor.Examine(ctx, conn, &doctor.Config{
+		findings, err := Examine(ctx, conn, &ExamineConfig{
 			Schema: a.Schema, LongLock: c.LongLock, LongTransaction: c.LongTransaction,
 		})
 		if err != nil {
@@ -66,24 +65,24 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 const checkTimeout = 5 * time.Second
 
 // examineAccess reports how consumers and queues stand, and whether a service could start with the store's URL.
-func (a *app) examineAccess(ctx context.Context) []doctor.Finding {
+func (a *app) examineAccess(ctx context.Context) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	var found []doctor.Finding
+	var found []Finding
 	err := a.withStore(ctx, 1, func(store *messagestore.Store) error {
 		check := aboutCheck(ctx, store)
 		found = append(slices.Concat(aboutConsumers(ctx, store), aboutQueues(ctx, store)), check)
 		return nil
 	})
 	if err != nil { // what refuses to open refuses a service too
-		found = []doctor.Finding{aboutAccess(err, err)}
+		found = []Finding{aboutAccess(err, err)}
 	}
 	return found
 }
 
 // aboutQueues reports each queue, but for those of parked messages, with its dead items and its oldest item that is open. Queues that cannot be
 // read are left out: the check of the store says why.
-func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor.Finding) {
+func aboutQueues(ctx context.Context, store *messagestore.Store) (found []Finding) {
 	all, err := queuesOf(ctx, store, "")
 	if err != nil {
 		return nil
@@ -98,7 +97,7 @@ func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor
 		}
 		f := judged("queues", s.Name, says, false, "", "")
 		warn := func(says, advice string, args ...any) {
-			f.Verdict, f.Says = doctor.Warn, f.Says+says
+			f.Verdict, f.Says = VerdictWarn, f.Says+says
 			f.Advice = strings.TrimPrefix(f.Advice+"; "+fmt.Sprintf(advice, args...), "; ")
 		}
 		name, category := text.Word(visible(s.Name)), text.Word(visible(string(s.Category)))
@@ -125,7 +124,7 @@ func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor
 	return found
 }
 
-func aboutCheck(ctx context.Context, store *messagestore.Store) doctor.Finding {
+func aboutCheck(ctx context.Context, store *messagestore.Store) Finding {
 	err := store.Check(ctx)
 	if !errors.Is(err, messagestore.ErrNotPermitted) {
 		return aboutAccess(err, err)
@@ -135,40 +134,40 @@ func aboutCheck(ctx context.Context, store *messagestore.Store) doctor.Finding {
 
 // aboutAccess reports the answers of [messagestore.Store.Check] and of its CheckReading. A user without any right
 // to messages may look at the server, and is no service's.
-func aboutAccess(writing, reading error) doctor.Finding {
-	f := doctor.Finding{Group: "access", Name: "check", Verdict: doctor.OK, Says: "a service with this URL can read and write messages"}
+func aboutAccess(writing, reading error) Finding {
+	f := Finding{Group: "access", Name: "check", Verdict: VerdictOK, Says: "a service with this URL can read and write messages"}
 	switch {
 	case writing == nil:
 	case reading == nil:
 		f.Says = "a service with this URL can read messages, and may not write them"
 	case errors.Is(reading, messagestore.ErrNotPermitted):
-		f.Verdict, f.Says, f.Advice = doctor.Hidden, "this user may neither read nor write messages", "run dibs doctor with the URL of the service too"
+		f.Verdict, f.Says, f.Advice = VerdictHidden, "this user may neither read nor write messages", "run dibs doctor with the URL of the service too"
 	default:
-		f.Verdict, f.Says, f.Advice = doctor.Fail, fmt.Sprintf("a service with this URL cannot write messages: %v", writing), "its readiness probe, Store.Check, says the same until this is mended"
+		f.Verdict, f.Says, f.Advice = VerdictFail, fmt.Sprintf("a service with this URL cannot write messages: %v", writing), "its readiness probe, Store.Check, says the same until this is mended"
 	}
 	return f
 }
 
 // judged is a finding that is ok, unless something is bad about it.
-func judged(group, name, says string, bad bool, verdict doctor.Verdict, advice string) doctor.Finding {
+func judged(group, name, says string, bad bool, verdict Verdict, advice string) Finding {
 	if !bad {
-		verdict, advice = doctor.OK, ""
+		verdict, advice = VerdictOK, ""
 	}
-	return doctor.Finding{Group: group, Name: name, Verdict: verdict, Says: says, Advice: advice}
+	return Finding{Group: group, Name: name, Verdict: verdict, Says: says, Advice: advice}
 }
 
 // aboutFile reports on a store on SQLite.
-func aboutFile(s sqlite.State) []doctor.Finding {
-	return []doctor.Finding{
+func aboutFile(s sqlite.State) []Finding {
+	return []Finding{
 		judged("file", "file", fmt.Sprintf("%s has %s, %s, and %s of free pages", s.Path, number(s.Messages, "message"), sizeText(s.Bytes), sizeText(s.FreeBytes)),
-			s.FreeBytes > s.Bytes/2 && s.FreeBytes > 1<<20, doctor.Warn,
+			s.FreeBytes > s.Bytes/2 && s.FreeBytes > 1<<20, VerdictWarn,
 			"new messages take the free pages first; VACUUM of sqlite3 makes the file smaller, while no process has it open"),
-		judged("file", "log", fmt.Sprintf("the write-ahead log is %s", sizeText(s.LogBytes)), s.LogBytes > 256<<20, doctor.Warn,
+		judged("file", "log", fmt.Sprintf("the write-ahead log is %s", sizeText(s.LogBytes)), s.LogBytes > 256<<20, VerdictWarn,
 			"a process reads for a long time and keeps SQLite from moving the log into the file: find it, and end it"),
 		judged("schema", "tables", fmt.Sprintf("the tables have version %d of %d", s.Schema, s.Newest), false, "", ""),
 		judged("settings", "journal_mode", fmt.Sprintf("journal_mode is %s, and synchronous %d", s.JournalMode, s.Synchronous),
-			s.JournalMode != "wal" || s.Synchronous < 2, doctor.Fail, "acknowledged messages may be lost: journal_mode has to be wal, and synchronous 2"),
-		judged("locks", "write lock", fmt.Sprintf("the write lock was free within %s", s.LockWait.Round(time.Millisecond)), s.LockWait > time.Second, doctor.Warn,
+			s.JournalMode != "wal" || s.Synchronous < 2, VerdictFail, "acknowledged messages may be lost: journal_mode has to be wal, and synchronous 2"),
+		judged("locks", "write lock", fmt.Sprintf("the write lock was free within %s", s.LockWait.Round(time.Millisecond)), s.LockWait > time.Second, VerdictWarn,
 			"another process or transaction holds it for long: a write waits for it up to the busy timeout"),
 	}
 }
@@ -176,17 +175,17 @@ func aboutFile(s sqlite.State) []doctor.Finding {
 const asOwner = "run dibs doctor as the user that migrates"
 
 // examineSchema reports migrations, and changes made by hand since.
-func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Finding, error) {
+func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]Finding, error) {
 	locked, err := a.migrationsLocked(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
 	if locked {
-		return []doctor.Finding{judged("schema", "migrations", "the applied migrations cannot be read: their table is locked", true, doctor.Warn, "see locks")}, nil
+		return []Finding{judged("schema", "migrations", "the applied migrations cannot be read: their table is locked", true, VerdictWarn, "see locks")}, nil
 	}
 	all, err := migrations.Status(ctx, conn, a.migrationsConfig())
 	if denied(err) {
-		return []doctor.Finding{judged("schema", "migrations", "the applied migrations are not visible to this user", true, doctor.Hidden, asOwner)}, nil
+		return []Finding{judged("schema", "migrations", "the applied migrations are not visible to this user", true, VerdictHidden, asOwner)}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -207,7 +206,7 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Findi
 	drift, err := migrations.Drift(ctx, conn, a.migrationsConfig())
 	switch {
 	case denied(err):
-		return append(findings, judged("schema", "drift", "changes made by hand are not visible to this user", true, doctor.Hidden, asOwner)), nil
+		return append(findings, judged("schema", "drift", "changes made by hand are not visible to this user", true, VerdictHidden, asOwner)), nil
 	case err != nil:
 		return nil, err
 	}
@@ -233,13 +232,13 @@ func denied(err error) bool {
 	return ok && refused.Code == "42501"
 }
 
-func aboutMigrations(all []migrations.Migration) []doctor.Finding {
-	var findings []doctor.Finding
+func aboutMigrations(all []migrations.Migration) []Finding {
+	var findings []Finding
 	var pending, left []string
 	applied, ours := 0, len(all)
 	const few = 10 // names in a sentence
 	for _, m := range all {
-		f := doctor.Finding{Group: "schema", Name: m.Name, Verdict: doctor.Fail}
+		f := Finding{Group: "schema", Name: m.Name, Verdict: VerdictFail}
 		switch {
 		case m.Unknown:
 			ours--
@@ -260,16 +259,16 @@ func aboutMigrations(all []migrations.Migration) []doctor.Finding {
 				continue
 			}
 			left = append(left, part)
-			f.Verdict, f.Says = doctor.OK, fmt.Sprintf("%s is left out: %s", part, m.LeftOut)
+			f.Verdict, f.Says = VerdictOK, fmt.Sprintf("%s is left out: %s", part, m.LeftOut)
 		default:
 			pending = append(pending, m.Name)
 			continue
 		}
 		findings = append(findings, f)
 	}
-	f := doctor.Finding{Group: "schema", Name: "migrations", Verdict: doctor.OK, Says: fmt.Sprintf("%d of %d files are applied", applied, ours)}
+	f := Finding{Group: "schema", Name: "migrations", Verdict: VerdictOK, Says: fmt.Sprintf("%d of %d files are applied", applied, ours)}
 	if len(pending) > 0 {
-		f.Verdict, f.Advice = doctor.Fail, "run dibs migrate up"
+		f.Verdict, f.Advice = VerdictFail, "run dibs migrate up"
 		if applied > 0 {
 			f.Says += ", and not " + strings.Join(pending[:min(len(pending), few)], ", ")
 		}
@@ -280,18 +279,18 @@ func aboutMigrations(all []migrations.Migration) []doctor.Finding {
 	return append(findings, f)
 }
 
-func aboutDrift(drift *migrations.DriftReport, files int) []doctor.Finding {
+func aboutDrift(drift *migrations.DriftReport, files int) []Finding {
 	if len(drift.NotApplied) == files {
 		return nil
 	}
-	var findings []doctor.Finding
+	var findings []Finding
 	for _, d := range drift.Differences {
-		f := doctor.Finding{Group: "schema", Name: "drift", Verdict: doctor.Fail, Says: d.String()}
+		f := Finding{Group: "schema", Name: "drift", Verdict: VerdictFail, Says: d.String()}
 		switch {
 		case d.Foreign:
-			f.Verdict, f.Advice = doctor.Warn, "keep your own objects in another schema: this one belongs to the migrations"
+			f.Verdict, f.Advice = VerdictWarn, "keep your own objects in another schema: this one belongs to the migrations"
 		case forgottenByDumps(d):
-			f.Verdict, f.Advice = doctor.Warn, "a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it"
+			f.Verdict, f.Advice = VerdictWarn, "a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it"
 		case len(d.Has) == 0 && allAre("grant ", d.Lacks):
 			f.Advice = "it was revoked by hand: dibs migrate up grants it again"
 		case len(d.Lacks) == 0 && allAre("grant ", d.Has):
@@ -302,7 +301,7 @@ func aboutDrift(drift *migrations.DriftReport, files int) []doctor.Finding {
 		findings = append(findings, f)
 	}
 	if len(findings) == 0 {
-		findings = append(findings, doctor.Finding{Group: "schema", Name: "drift", Verdict: doctor.OK, Says: "objects and rights are as the migrations made them"})
+		findings = append(findings, Finding{Group: "schema", Name: "drift", Verdict: VerdictOK, Says: "objects and rights are as the migrations made them"})
 	}
 	return findings
 }
@@ -318,15 +317,15 @@ func allAre(kind string, facts []string) bool {
 	return len(facts) > 0 && !slices.ContainsFunc(facts, func(fact string) bool { return !strings.HasPrefix(fact, kind) })
 }
 
-var verdictStyles = map[doctor.Verdict]style{doctor.OK: green, doctor.Warn: yellow, doctor.Fail: red, doctor.Hidden: dim}
+var verdictStyles = map[Verdict]style{VerdictOK: green, VerdictWarn: yellow, VerdictFail: red, VerdictHidden: dim}
 
-func (a *app) printFindings(findings []doctor.Finding, quiet bool) error {
+func (a *app) printFindings(findings []Finding, quiet bool) error {
 	group, failed := "", 0
 	for _, f := range findings {
-		if f.Verdict == doctor.Fail {
+		if f.Verdict == VerdictFail {
 			failed++
 		}
-		if quiet && f.Verdict == doctor.OK {
+		if quiet && f.Verdict == VerdictOK {
 			continue
 		}
 		if f.Group != group {

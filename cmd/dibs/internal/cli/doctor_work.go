@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -16,7 +15,7 @@ import (
 
 // aboutConsumers reports each consumer, whether a process runs it, and the messages that fail. Consumers that cannot be read
 // are left out as queues are, but not those that take too long.
-func aboutConsumers(ctx context.Context, store *messagestore.Store) (found []doctor.Finding) {
+func aboutConsumers(ctx context.Context, store *messagestore.Store) (found []Finding) {
 	all, err := statuses(ctx, store, "")
 	for _, s := range all {
 		if !s.Foreign {
@@ -24,17 +23,17 @@ func aboutConsumers(ctx context.Context, store *messagestore.Store) (found []doc
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		found = append(found, judged("consumers", "consumers", fmt.Sprintf("not all consumers were looked at within %s", checkTimeout), true, doctor.Hidden, "dibs consumers looks at all"))
+		found = append(found, judged("consumers", "consumers", fmt.Sprintf("not all consumers were looked at within %s", checkTimeout), true, VerdictHidden, "dibs consumers looks at all"))
 	}
 	return found
 }
 
-func aboutConsumer(s operate.Status) []doctor.Finding {
+func aboutConsumer(s operate.Status) []Finding {
 	named := text.Word(visible(string(s.Category))) + " " + text.Word(visible(s.Name))
 	f := judged("consumers", s.Name, "", false, "", "")
 	var says, advice []string
-	add := func(verdict doctor.Verdict, says1, advice1 string) {
-		if f.Verdict != doctor.Fail {
+	add := func(verdict Verdict, says1, advice1 string) {
+		if f.Verdict != VerdictFail {
 			f.Verdict = verdict
 		}
 		says = append(says, says1)
@@ -54,30 +53,30 @@ func aboutConsumer(s operate.Status) []doctor.Finding {
 	}
 	switch err := cmp.Or(s.Err, s.PositionErr); {
 	case err != nil:
-		add(doctor.Fail, "cannot go on: "+err.Error(), "")
+		add(VerdictFail, "cannot go on: "+err.Error(), "")
 	case !s.PausedAt.IsZero():
-		add(doctor.Warn, "is paused since "+timeText(s.PausedAt), fmt.Sprintf("dibs consumers resume %s ends the pause", named))
+		add(VerdictWarn, "is paused since "+timeText(s.PausedAt), fmt.Sprintf("dibs consumers resume %s ends the pause", named))
 	case len(s.Replicas) == 0 && s.Lag > 0:
-		add(doctor.Warn, "has stopped: no process runs it, and "+lag, "its log says why; start it again")
+		add(VerdictWarn, "has stopped: no process runs it, and "+lag, "its log says why; start it again")
 	case len(s.Replicas) == 0:
 		says = append(says, "has handled all, and no process runs it")
 	case gone == len(s.Replicas):
-		add(doctor.Warn, fmt.Sprintf("is run by no process any more: %s, and %s", number(gone, "replica is gone|replicas are gone"), lag), "start one again: it goes on at the checkpoint when their lease is over")
+		add(VerdictWarn, fmt.Sprintf("is run by no process any more: %s, and %s", number(gone, "replica is gone|replicas are gone"), lag), "start one again: it goes on at the checkpoint when their lease is over")
 	default:
 		says = append(says, fmt.Sprintf("is run by %s, and %s", number(len(s.Replicas)-gone, "process|processes"), lag))
 	}
 	if s.Parked > 0 {
-		add(doctor.Warn, fmt.Sprintf("has parked %s", number(s.Parked, "message")), fmt.Sprintf("see them with dibs parked list %s", named))
+		add(VerdictWarn, fmt.Sprintf("has parked %s", number(s.Parked, "message")), fmt.Sprintf("see them with dibs parked list %s", named))
 	}
 	if n := len(s.Failing) + s.MoreFailing; n > 0 {
-		add(doctor.Warn, number(n, "message fails|messages fail"), "")
+		add(VerdictWarn, number(n, "message fails|messages fail"), "")
 	}
 	f.Says = fmt.Sprintf("consumer %s of %s %s", visible(s.Name), visible(string(s.Category)), strings.Join(says, "; "))
 	f.Advice = strings.Join(advice, "; ")
-	found := []doctor.Finding{f}
+	found := []Finding{f}
 	for _, m := range s.Failing {
-		found = append(found, doctor.Finding{
-			Group: "consumers", Name: s.Name, Verdict: doctor.Warn,
+		found = append(found, Finding{
+			Group: "consumers", Name: s.Name, Verdict: VerdictWarn,
 			Says:   fmt.Sprintf("consumer %s of %s %s", s.Name, s.Category, failingText(m, shortenTo(200, visible(m.Error)))),
 			Advice: fmt.Sprintf("mend the cause; or have it parked: dibs consumers park %s --position %d --reason TEXT", named, m.GlobalPosition),
 		})

@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
@@ -141,9 +140,9 @@ func (b *blocked) writers(ctx context.Context, waiting []queue.Item) (heldBack i
 	if err != nil || !isPostgres(u) { // a process that has the lock of a file keeps this one from opening it
 		return 0, false, err
 	}
-	var locks []doctor.CategoryLock
+	var locks []CategoryLock
 	err = b.app.withConn(ctx, func(conn *pgx.Conn) error {
-		locks, err = doctor.CategoryLocks(ctx, conn, &doctor.Config{Schema: b.app.Schema, LongLock: b.longLock}, b.status.Category)
+		locks, err = CategoryLocks(ctx, conn, &ExamineConfig{Schema: b.app.Schema, LongLock: b.longLock}, b.status.Category)
 		return err
 	})
 	if err != nil {

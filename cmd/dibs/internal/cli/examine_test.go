@@ -1,4 +1,4 @@
-package doctor_test
+package cli_test
 
 import (
 	"bytes"
@@ -17,9 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
+	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/testserver"
@@ -27,10 +26,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
@@ -45,8 +40,8 @@ func connectAs(t *testing.T, role string) *pgx.Conn {
 	t.Helper()
 	admin := connect(t, pgtest.URL(t))
 	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
-	execute(t, admin, fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
-	t.Cleanup(func() { execute(t, admin, "drop owned by "+user, "drop role "+user) })
+	executeOn(t, admin, fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
+	t.Cleanup(func() { executeOn(t, admin, "drop owned by "+user, "drop role "+user) })
 	config, err := pgx.ParseConfig(pgtest.URL(t))
 	require.NoError(t, err)
 	config.User, config.Password = user, password
@@ -77,17 +72,17 @@ func write(t *testing.T, db postgres.DB, stream messagestore.StreamName) {
 
 func opened() messagestore.Body { return messagestore.Raw{Type: "Opened", Data: []byte("{}")} }
 
-func examine(t *testing.T, conn *pgx.Conn, config *doctor.Config) []doctor.Finding {
+func examine(t *testing.T, conn *pgx.Conn, config *cli.ExamineConfig) []cli.Finding {
 	t.Helper()
-	found, err := doctor.Examine(t.Context(), conn, config)
+	found, err := cli.Examine(t.Context(), conn, config)
 	require.NoError(t, err)
 	return found
 }
 
 // finding returns the one finding whose text has all the words.
-func finding(t *testing.T, found []doctor.Finding, words ...string) doctor.Finding {
+func finding(t *testing.T, found []cli.Finding, words ...string) cli.Finding {
 	t.Helper()
-	var all []doctor.Finding
+	var all []cli.Finding
 	for _, f := range found {
 		if hasAll(f.Says, words) {
 			all = append(all, f)
@@ -106,18 +101,18 @@ func hasAll(text string, words []string) bool {
 	return true
 }
 
-func requireVerdict(t *testing.T, want doctor.Verdict, found []doctor.Finding, words ...string) {
+func requireVerdict(t *testing.T, want cli.Verdict, found []cli.Finding, words ...string) {
 	t.Helper()
 	f := finding(t, found, words...)
 	require.Equal(t, want, f.Verdict, f)
-	if want == doctor.OK {
+	if want == cli.VerdictOK {
 		require.Empty(t, f.Advice, f)
 	} else {
 		require.NotEmpty(t, f.Advice, f)
 	}
 }
 
-func execute(t *testing.T, conn *pgx.Conn, statements ...string) {
+func executeOn(t *testing.T, conn *pgx.Conn, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
 		_, err := conn.Exec(contextOf(t), statement)
@@ -134,24 +129,24 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 	healthy := examine(t, conn, nil)
 	groups := map[string]int{}
 	for _, f := range healthy {
-		require.NotEqual(t, doctor.Fail, f.Verdict, f)
-		require.NotEqual(t, doctor.Hidden, f.Verdict, f)
+		require.NotEqual(t, cli.VerdictFail, f.Verdict, f)
+		require.NotEqual(t, cli.VerdictHidden, f.Verdict, f)
 		groups[f.Group]++
 	}
 	require.Len(t, groups, 6)
 	for _, setting := range []string{"fsync is on", "full_page_writes is on", "synchronous_commit is on", "server_encoding is UTF8", "client_encoding is UTF8", "in_hot_standby is off", "autovacuum is on"} {
-		requireVerdict(t, doctor.OK, healthy, setting)
+		requireVerdict(t, cli.VerdictOK, healthy, setting)
 	}
-	requireVerdict(t, doctor.OK, healthy, "PostgreSQL ")
-	requireVerdict(t, doctor.OK, healthy, "connection goes straight to the server")
-	requireVerdict(t, doctor.OK, healthy, "no category is locked")
+	requireVerdict(t, cli.VerdictOK, healthy, "PostgreSQL ")
+	requireVerdict(t, cli.VerdictOK, healthy, "connection goes straight to the server")
+	requireVerdict(t, cli.VerdictOK, healthy, "no category is locked")
 
 	text, err := os.ReadFile("testdata/damages.txt")
 	require.NoError(t, err)
 	for damage := range strings.SplitSeq(string(text), "\n\n") {
 		name, rest, _ := strings.Cut(strings.TrimPrefix(damage, "# "), "\n")
 		var does, undoes, words []string
-		var verdict doctor.Verdict
+		var verdict cli.Verdict
 		for line := range strings.SplitSeq(strings.TrimSpace(rest), "\n") {
 			kind, is, _ := strings.Cut(line, " ")
 			switch kind {
@@ -160,27 +155,27 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 			case "undo":
 				undoes = append(undoes, is)
 			default:
-				verdict, words = doctor.Verdict(kind), strings.Split(is, " … ")
+				verdict, words = cli.Verdict(kind), strings.Split(is, " … ")
 			}
 		}
 		t.Run(name, func(t *testing.T) {
-			execute(t, conn, does...)
-			t.Cleanup(func() { execute(t, conn, append(undoes, "select pg_reload_conf()")...) })
+			executeOn(t, conn, does...)
+			t.Cleanup(func() { executeOn(t, conn, append(undoes, "select pg_reload_conf()")...) })
 			// A setting may have to be read again.
-			requireVerdict(t, verdict, awaitFinding(t, conn, &doctor.Config{LongTransaction: 1}, words...), words...)
+			requireVerdict(t, verdict, awaitFinding(t, conn, &cli.ExamineConfig{LongTransaction: 1}, words...), words...)
 		})
 	}
 	t.Run("a standby, and its primary", func(t *testing.T) {
 		standby := connect(t, pgtest.Standby(t, url))
 
-		requireVerdict(t, doctor.Fail, examine(t, standby, nil), "in_hot_standby is on")
+		requireVerdict(t, cli.VerdictFail, examine(t, standby, nil), "in_hot_standby is on")
 		// It answers before it has begun to follow.
 		const none = "1 standby is connected, 0 waited for; synchronous_standby_names is ''"
-		requireVerdict(t, doctor.Warn, awaitFinding(t, conn, nil, none), none)
-		execute(t, conn, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
-		t.Cleanup(func() { execute(t, conn, "alter system reset synchronous_standby_names", "select pg_reload_conf()") })
+		requireVerdict(t, cli.VerdictWarn, awaitFinding(t, conn, nil, none), none)
+		executeOn(t, conn, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
+		t.Cleanup(func() { executeOn(t, conn, "alter system reset synchronous_standby_names", "select pg_reload_conf()") })
 		const both = "1 standby is connected, 1 waited for; synchronous_standby_names is '*'"
-		requireVerdict(t, doctor.OK, awaitFinding(t, conn, nil, both), both)
+		requireVerdict(t, cli.VerdictOK, awaitFinding(t, conn, nil, both), both)
 	})
 }
 
@@ -195,8 +190,8 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 	require.NoError(t, err)
 	write(t, tx, stream)
 
-	requireVerdict(t, doctor.Warn, examine(t, conn, &doctor.Config{LongLock: 1}), category, held, "idle in transaction: ")
-	for _, f := range examine(t, conn, &doctor.Config{LongLock: time.Hour}) {
+	requireVerdict(t, cli.VerdictWarn, examine(t, conn, &cli.ExamineConfig{LongLock: 1}), category, held, "idle in transaction: ")
+	for _, f := range examine(t, conn, &cli.ExamineConfig{LongLock: time.Hour}) {
 		require.NotContains(t, f.Says, held)
 	}
 
@@ -206,14 +201,14 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 		done <- err
 	}()
 	waits := fmt.Sprintf("; process %d waits, for 00:", waiter.PgConn().PID())
-	f := finding(t, awaitFinding(t, conn, &doctor.Config{LongLock: 1}, category, held, " waits, for "), category, held)
-	require.Equal(t, doctor.Fail, f.Verdict)
+	f := finding(t, awaitFinding(t, conn, &cli.ExamineConfig{LongLock: 1}, category, held, " waits, for "), category, held)
+	require.Equal(t, cli.VerdictFail, f.Verdict)
 	require.Contains(t, f.Says, waits)
 	require.Contains(t, f.Advice, fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()))
 
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.NoError(t, testkit.Receive(t, "the writer", done))
-	for _, f := range examine(t, conn, &doctor.Config{LongLock: 1}) {
+	for _, f := range examine(t, conn, &cli.ExamineConfig{LongLock: 1}) {
 		require.NotContains(t, f.Says, held)
 	}
 }
@@ -228,11 +223,11 @@ func TestDoctorNamesWhoHoldsWhichLock(t *testing.T) {
 		"lock(1684628082, 7)":        {"removals of the category with key 7 are held by ", "no other session removes from the category meanwhile"},
 		"lock(1684628077, 7)":        {"migrations are held by ", "no other session migrates meanwhile"},
 	} {
-		execute(t, holder, "begin", "select pg_advisory_xact_"+lock)
-		f := finding(t, examine(t, conn, &doctor.Config{LongLock: 1}), text[0]+fmt.Sprintf("process %d", holder.PgConn().PID()))
-		require.Equal(t, doctor.Warn, f.Verdict)
+		executeOn(t, holder, "begin", "select pg_advisory_xact_"+lock)
+		f := finding(t, examine(t, conn, &cli.ExamineConfig{LongLock: 1}), text[0]+fmt.Sprintf("process %d", holder.PgConn().PID()))
+		require.Equal(t, cli.VerdictWarn, f.Verdict)
 		require.Contains(t, f.Advice, text[1])
-		execute(t, holder, "rollback")
+		executeOn(t, holder, "rollback")
 	}
 }
 
@@ -241,16 +236,16 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
 	conn := connect(t, url)
-	now := &doctor.Config{LongLock: 1, TableWait: 1}
-	requireVerdict(t, doctor.OK, examine(t, conn, now), "no session waits for a table")
+	now := &cli.ExamineConfig{LongLock: 1, TableWait: 1}
+	requireVerdict(t, cli.VerdictOK, examine(t, conn, now), "no session waits for a table")
 
 	holder := connect(t, with(t, url, "application_name", "holder"))
-	execute(t, holder, "begin", "lock table dibs.messages in access exclusive mode")
+	executeOn(t, holder, "begin", "lock table dibs.messages in access exclusive mode")
 	held := fmt.Sprintf("messages is held by process %d (postgres, holder), in a transaction for ", holder.PgConn().PID())
 	found := examine(t, conn, now)
 	require.Regexp(t, regexp.QuoteMeta(held)+`00:\d\d:\d\d, idle in transaction: lock table`, finding(t, found, held).Says)
-	requireVerdict(t, doctor.Warn, found, held, ", idle in transaction: lock table dibs.messages")
-	requireVerdict(t, doctor.Warn, found, "storage cannot be examined: a table is locked")
+	requireVerdict(t, cli.VerdictWarn, found, held, ", idle in transaction: lock table dibs.messages")
+	requireVerdict(t, cli.VerdictWarn, found, "storage cannot be examined: a table is locked")
 
 	waiter := connect(t, url)
 	ended := make(chan error, 1)
@@ -267,14 +262,14 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	}
 	go wait()
 	found = awaitFinding(t, conn, now, held, fmt.Sprintf("; process %d waits, for 00:", waiter.PgConn().PID()))
-	requireVerdict(t, doctor.Fail, found, held)
-	awaitFinding(t, conn, &doctor.Config{LongLock: time.Hour, TableWait: 1}, "1 wait for a table, none of them for long")
-	execute(t, holder, "rollback")
+	requireVerdict(t, cli.VerdictFail, found, held)
+	awaitFinding(t, conn, &cli.ExamineConfig{LongLock: time.Hour, TableWait: 1}, "1 wait for a table, none of them for long")
+	executeOn(t, holder, "rollback")
 	require.NoError(t, testkit.Receive(t, "the writer", ended))
 
 	// A reader holds up all writers, if a session that would change the table is in line
 	// between them.
-	execute(t, holder, "begin", "select from dibs.messages")
+	executeOn(t, holder, "begin", "select from dibs.messages")
 	changer := connect(t, url)
 	changed := make(chan error, 1)
 	go func() {
@@ -286,18 +281,18 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	found = awaitFinding(t, conn, now, held, "; 2 wait, the first for 00:", fmt.Sprint(waiter.PgConn().PID()), fmt.Sprint(changer.PgConn().PID()))
 	f := finding(t, found, held)
 	require.Contains(t, f.Advice, fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()))
-	execute(t, holder, "rollback")
+	executeOn(t, holder, "rollback")
 	require.NoError(t, testkit.Receive(t, "the change", changed))
 	require.NoError(t, testkit.Receive(t, "the writer", ended))
-	requireVerdict(t, doctor.OK, examine(t, conn, now), "no session waits for a table")
+	requireVerdict(t, cli.VerdictOK, examine(t, conn, now), "no session waits for a table")
 }
 
 // awaitFinding returns the findings once one of them has all the words.
-func awaitFinding(t *testing.T, conn *pgx.Conn, config *doctor.Config, words ...string) (found []doctor.Finding) {
+func awaitFinding(t *testing.T, conn *pgx.Conn, config *cli.ExamineConfig, words ...string) (found []cli.Finding) {
 	t.Helper()
 	testkit.Await(t, fmt.Sprintf("a finding with %q", words), func() (bool, any) {
 		found = examine(t, conn, config)
-		return slices.ContainsFunc(found, func(f doctor.Finding) bool { return hasAll(f.Says, words) }), found
+		return slices.ContainsFunc(found, func(f cli.Finding) bool { return hasAll(f.Says, words) }), found
 	})
 	return found
 }
@@ -314,21 +309,21 @@ func TestDoctorTellsWhatItsUserMayNotSee(t *testing.T) {
 	held := fmt.Sprintf("held by process %d", holder.PgConn().PID())
 
 	for _, role := range []string{"dibs_reader", "dibs_writer", "dibs_admin", "pg_monitor"} {
-		found := examine(t, connectAs(t, role), &doctor.Config{LongLock: 1})
+		found := examine(t, connectAs(t, role), &cli.ExamineConfig{LongLock: 1})
 		f := finding(t, found, held)
 		if role == "pg_monitor" {
-			requireVerdict(t, doctor.Hidden, found, "the positions of consumers are not visible")
-			require.Equal(t, doctor.Warn, f.Verdict)
+			requireVerdict(t, cli.VerdictHidden, found, "the positions of consumers are not visible")
+			require.Equal(t, cli.VerdictWarn, f.Verdict)
 			require.Contains(t, f.Says, "idle in transaction: ")
 			require.NotContains(t, f.Says, string(stream.Category()), "it may not read")
 			continue
 		}
-		require.Equal(t, doctor.Hidden, f.Verdict)
+		require.Equal(t, cli.VerdictHidden, f.Verdict)
 		require.Contains(t, f.Says, "the category "+string(stream.Category())+" ")
 		require.Contains(t, f.Says, "which this user may not see")
 		require.Contains(t, f.Advice, "grant pg_monitor")
-		requireVerdict(t, doctor.Hidden, found, "sessions are not visible to this user")
-		requireVerdict(t, doctor.Hidden, found, "how many global positions are left is not visible")
+		requireVerdict(t, cli.VerdictHidden, found, "sessions are not visible to this user")
+		requireVerdict(t, cli.VerdictHidden, found, "how many global positions are left is not visible")
 	}
 }
 
@@ -336,13 +331,13 @@ func TestDoctorFindsSessions(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t)) // which is not migrated
 	idle := connect(t, with(t, conn.Config().ConnString(), "application_name", "dibs"))
-	requireVerdict(t, doctor.OK, examine(t, conn, nil), "none has been open for long")
-	execute(t, idle, "begin", "select 'what it did last'")
+	requireVerdict(t, cli.VerdictOK, examine(t, conn, nil), "none has been open for long")
+	executeOn(t, idle, "begin", "select 'what it did last'")
 
-	found := examine(t, conn, &doctor.Config{LongTransaction: 1})
+	found := examine(t, conn, &cli.ExamineConfig{LongTransaction: 1})
 
-	requireVerdict(t, doctor.Warn, found, fmt.Sprintf("process %d (postgres, dibs) has been in a transaction for 00:", idle.PgConn().PID()), ", idle in transaction: select 'what it did last'")
-	requireVerdict(t, doctor.Warn, found, "application 'dibs' logs in as a superuser, postgres, in 1 session")
+	requireVerdict(t, cli.VerdictWarn, found, fmt.Sprintf("process %d (postgres, dibs) has been in a transaction for 00:", idle.PgConn().PID()), ", idle in transaction: select 'what it did last'")
+	requireVerdict(t, cli.VerdictWarn, found, "application 'dibs' logs in as a superuser, postgres, in 1 session")
 }
 
 func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
@@ -350,31 +345,31 @@ func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
 	url := pgtest.Migrated(t)
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	execute(t, conn,
+	executeOn(t, conn,
 		"alter table dibs.messages set (autovacuum_enabled = off)", "alter table dibs.fences set (autovacuum_enabled = off)",
 		"insert into dibs.fences select n::text, 1 from generate_series(1, 15000) n", "delete from dibs.fences where fence = 1",
 		"insert into dibs.messages (category, group_hash, stream_name, position, type, id) select 'account', 0, 'account-1', n, 'Opened', gen_random_uuid() from generate_series(0, 100000) n")
 	require.NoError(t, conn.Close(t.Context())) // which tells the server's statistics
 
 	found := awaitFinding(t, connect(t, url), nil, "messages: last analyzed never, 100001 ")
-	requireVerdict(t, doctor.Warn, found, "fences: 15000 of 15000 rows are dead")
-	requireVerdict(t, doctor.Warn, found, "messages: last vacuumed never, 100001 rows since")
-	requireVerdict(t, doctor.Warn, found, "messages: last analyzed never, 100001 rows since")
-	requireVerdict(t, doctor.OK, found, "messages: ", " in the table, ", " in indexes, about ")
-	requireVerdict(t, doctor.OK, found, "messages: the oldest transaction is ")
+	requireVerdict(t, cli.VerdictWarn, found, "fences: 15000 of 15000 rows are dead")
+	requireVerdict(t, cli.VerdictWarn, found, "messages: last vacuumed never, 100001 rows since")
+	requireVerdict(t, cli.VerdictWarn, found, "messages: last analyzed never, 100001 rows since")
+	requireVerdict(t, cli.VerdictOK, found, "messages: ", " in the table, ", " in indexes, about ")
+	requireVerdict(t, cli.VerdictOK, found, "messages: the oldest transaction is ")
 }
 
 func TestDoctorFindsPositionsThatNobodyTrims(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))
-	requireVerdict(t, doctor.OK, examine(t, conn, nil), "consumers keep 0 positions in 0 categories")
+	requireVerdict(t, cli.VerdictOK, examine(t, conn, nil), "consumers keep 0 positions in 0 categories")
 	for _, stream := range []messagestore.StreamName{"account:position-a+0", "account:position-b+0", "account:position-b+0", "wallet:position-a+0", "composition-a", "position-a"} {
 		write(t, conn, stream)
 	}
 
-	requireVerdict(t, doctor.OK, examine(t, conn, &doctor.Config{ManyPositions: 3}), "consumers keep 4 positions in 2 categories")
-	found := examine(t, conn, &doctor.Config{ManyPositions: 2})
-	requireVerdict(t, doctor.Warn, found, "account:position has more than 2 messages")
+	requireVerdict(t, cli.VerdictOK, examine(t, conn, &cli.ExamineConfig{ManyPositions: 3}), "consumers keep 4 positions in 2 categories")
+	found := examine(t, conn, &cli.ExamineConfig{ManyPositions: 2})
+	requireVerdict(t, cli.VerdictWarn, found, "account:position has more than 2 messages")
 	require.NotContains(t, fmt.Sprint(found), "wallet:position")
 }
 
@@ -382,9 +377,9 @@ func TestDoctorShowsStatementsAsTheyAreWhereBackslashesEscape(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t) // migrates
 	holder, conn := connect(t, pgtest.URL(t)), connect(t, with(t, pgtest.URL(t), "standard_conforming_strings", "off"))
-	execute(t, holder, "begin", "select 'sessions',\n\t'assess'")
+	executeOn(t, holder, "begin", "select 'sessions',\n\t'assess'")
 
-	found := examine(t, conn, &doctor.Config{LongTransaction: 1})
+	found := examine(t, conn, &cli.ExamineConfig{LongTransaction: 1})
 
 	require.Contains(t, finding(t, found, fmt.Sprintf("process %d (", holder.PgConn().PID())).Says, "select 'sessions', 'assess'")
 }
@@ -393,7 +388,7 @@ func TestDoctorSeesAPooler(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.PgBouncer(t, pgtest.Migrated(t)).URL)
 
-	requireVerdict(t, doctor.OK, examine(t, conn, nil), "goes through a pooler")
+	requireVerdict(t, cli.VerdictOK, examine(t, conn, nil), "goes through a pooler")
 }
 
 func TestDoctorLooksAtTheSchemaItIsGiven(t *testing.T) {
@@ -403,7 +398,7 @@ func TestDoctorLooksAtTheSchemaItIsGiven(t *testing.T) {
 	require.NoError(t, err)
 	conn := connect(t, pool.Config().ConnString())
 
-	f := finding(t, examine(t, conn, &doctor.Config{Schema: schema}), "fences is unlogged")
+	f := finding(t, examine(t, conn, &cli.ExamineConfig{Schema: schema}), "fences is unlogged")
 	require.Contains(t, f.Advice, schema+`".`)
 	for _, f := range examine(t, conn, nil) {
 		require.NotContains(t, f.Says, "fences is unlogged")
@@ -431,7 +426,7 @@ func TestDoctorReturnsWithItsContextThoughTheServerFallsSilent(t *testing.T) {
 	done := make(chan error, 1)
 
 	go func() {
-		_, err := doctor.Examine(ctx, conn, nil)
+		_, err := cli.Examine(ctx, conn, nil)
 		done <- err
 	}()
 
@@ -441,11 +436,11 @@ func TestDoctorReturnsWithItsContextThoughTheServerFallsSilent(t *testing.T) {
 func TestDoctorRefusesWhatItCannotWorkWith(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.URL(t))
-	for _, config := range []doctor.Config{{LongLock: -1}, {LongTransaction: -1}, {ManyPositions: -1}, {TableWait: -1}, {Schema: "pg_catalog"}} {
-		_, err := doctor.Examine(t.Context(), conn, &config)
+	for _, config := range []cli.ExamineConfig{{LongLock: -1}, {LongTransaction: -1}, {ManyPositions: -1}, {TableWait: -1}, {Schema: "pg_catalog"}} {
+		_, err := cli.Examine(t.Context(), conn, &config)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
-	execute(t, conn, "begin")
-	_, err := doctor.Examine(t.Context(), conn, nil)
+	executeOn(t, conn, "begin")
+	_, err := cli.Examine(t.Context(), conn, nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }

@@ -1,6 +1,4 @@
-// Package doctor examines a PostgreSQL server and the database around a message store:
-// settings, versions, roles, locks, sessions and sizes. It changes nothing.
-package doctor
+package cli
 
 import (
 	"cmp"
@@ -43,10 +41,10 @@ type Verdict string
 
 // The verdicts.
 const (
-	OK     Verdict = "ok"
-	Warn   Verdict = "warn"   // works, but not well, or not for long
-	Fail   Verdict = "fail"   // does not work, or loses messages
-	Hidden Verdict = "hidden" // this user has no right to see it
+	VerdictOK     Verdict = "ok"
+	VerdictWarn   Verdict = "warn"   // works, but not well, or not for long
+	VerdictFail   Verdict = "fail"   // does not work, or loses messages
+	VerdictHidden Verdict = "hidden" // this user has no right to see it
 )
 
 // A Finding is one fact about the server or the store's database.
@@ -58,8 +56,8 @@ type Finding struct {
 	Advice  string // the remedy and the reason for it; empty if none is needed
 }
 
-// Config sets the thresholds of [Examine]. Nil means all defaults.
-type Config struct {
+// ExamineConfig sets the thresholds of [Examine]. Nil means all defaults.
+type ExamineConfig struct {
 	Schema          string        // that was migrated; defaults to dibs
 	LongLock        time.Duration // from which on a held lock, or a wait for one, is reported; defaults to 5 s
 	LongTransaction time.Duration // from which on an open transaction is reported; defaults to 1 min
@@ -67,8 +65,8 @@ type Config struct {
 	ManyPositions   int64         // checkpoints of a category, from which on it is reported; defaults to 1,000,000
 }
 
-func (c *Config) orDefaults() (Config, error) {
-	r := Config{}
+func (c *ExamineConfig) orDefaults() (ExamineConfig, error) {
+	r := ExamineConfig{}
 	if c != nil {
 		r = *c
 	}
@@ -91,10 +89,10 @@ func (c *Config) orDefaults() (Config, error) {
 // [github.com/dibs-go/dibs/messagestore/postgres/admin.Admin.Verify].
 //
 // Every user that can connect may call it. Facts that the user has no right to see are
-// [Hidden] findings: a member of pg_monitor sees everything but the store's sequence.
+// [VerdictHidden] findings: a member of pg_monitor sees everything but the store's sequence.
 // Unsafe settings and a missing schema are findings, not errors. A locked table is waited
-// for as [Config.TableWait] says. The connection must not be in a transaction.
-func Examine(ctx context.Context, conn *pgx.Conn, config *Config) ([]Finding, error) {
+// for as [ExamineConfig.TableWait] says. The connection must not be in a transaction.
+func Examine(ctx context.Context, conn *pgx.Conn, config *ExamineConfig) ([]Finding, error) {
 	c, err := config.orDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
@@ -111,7 +109,7 @@ func Examine(ctx context.Context, conn *pgx.Conn, config *Config) ([]Finding, er
 
 type examination struct {
 	conn     *pgx.Conn
-	config   Config
+	config   ExamineConfig
 	findings []Finding
 	locked   bool // a table of the store is locked: nothing more is read from the tables
 }
@@ -174,7 +172,7 @@ func (e *examination) positions(ctx context.Context) error {
 	found, err := e.ask(ctx, "storage", sqlOf("positions"), e.config.ManyPositions)
 	switch {
 	case failedWith(err, permissionDenied, "3F000", "42883", "42P01"): // no such schema, function, table
-		e.add("storage", "positions", Hidden, "the positions of consumers are not visible to this user", "grant dibs_reader to this user")
+		e.add("storage", "positions", VerdictHidden, "the positions of consumers are not visible to this user", "grant dibs_reader to this user")
 	case err != nil:
 		return fmt.Errorf("positions: %w", err)
 	}
@@ -198,10 +196,10 @@ func (e *examination) addAll(group string, found []Finding, err error) error {
 	refused, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case failedWith(err, permissionDenied):
-		found = []Finding{{group, group, Hidden, refused.Message, "grant pg_monitor to this user"}}
+		found = []Finding{{group, group, VerdictHidden, refused.Message, "grant pg_monitor to this user"}}
 	case failedWith(err, lockNotAvailable):
 		e.locked = true
-		found = []Finding{{group, group, Warn, group + " cannot be examined: a table is locked", "see locks"}}
+		found = []Finding{{group, group, VerdictWarn, group + " cannot be examined: a table is locked", "see locks"}}
 	case err != nil:
 		return fmt.Errorf("%s: %w", group, err)
 	}
@@ -275,10 +273,10 @@ func inSchema(sql, schema string) string {
 // pooler reports a pooler: one process accepted the connection, and another answered.
 func (e *examination) pooler(pid uint32) {
 	if e.conn.PgConn().PID() != pid {
-		e.add("server", "pooler", OK, "the connection goes through a pooler, such as PgBouncer: the driver prepares no statement over it", "")
+		e.add("server", "pooler", VerdictOK, "the connection goes through a pooler, such as PgBouncer: the driver prepares no statement over it", "")
 		return
 	}
-	e.add("server", "pooler", OK, "the connection goes straight to the server", "")
+	e.add("server", "pooler", VerdictOK, "the connection goes straight to the server", "")
 }
 
 // override is the setting by which a driver takes an unsafe server.
@@ -317,15 +315,15 @@ func (e *examination) required(ctx context.Context) error {
 	for _, s := range settings {
 		i := slices.IndexFunc(unsafe, named(s.Name))
 		if i < 0 {
-			e.add("settings", s.Name, OK, s.Name+" is "+s.Value, "")
+			e.add("settings", s.Name, VerdictOK, s.Name+" is "+s.Value, "")
 			continue
 		}
 		says := s.Name + " is " + unsafe[i].Value
 		need := fmt.Sprintf("it has to be %s: acknowledged messages may be lost or changed otherwise", unsafe[i].Need)
 		if slices.ContainsFunc(refused, named(s.Name)) {
-			e.add("settings", s.Name, Fail, says+", and drivers refuse the server", need)
+			e.add("settings", s.Name, VerdictFail, says+", and drivers refuse the server", need)
 		} else {
-			e.add("settings", s.Name, Warn, says+", and "+override+" allows it", need)
+			e.add("settings", s.Name, VerdictWarn, says+", and "+override+" allows it", need)
 		}
 	}
 	return nil

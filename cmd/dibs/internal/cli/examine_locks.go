@@ -1,4 +1,4 @@
-package doctor
+package cli
 
 import (
 	"cmp"
@@ -31,7 +31,7 @@ type CategoryLock struct {
 	BlockedBy string        // the process ids that the holder waits for in turn
 
 	lasts, waited string // in the server's words
-	long          bool   // the transaction lasts for Config.LongLock
+	long          bool   // the transaction lasts for ExamineConfig.LongLock
 	floor         pgtype.Int8
 }
 
@@ -74,7 +74,7 @@ func (l *CategoryLock) Waits() string {
 	return fmt.Sprintf("%d wait, the first for %s: %s", l.Waiting, l.waited, l.Waiters)
 }
 
-// Remedy says how the lock is let go. A transaction of less than [Config.LongLock] is left to end by itself.
+// Remedy says how the lock is let go. A transaction of less than [ExamineConfig.LongLock] is left to end by itself.
 func (l *CategoryLock) Remedy() string {
 	switch {
 	case l.PID == 0:
@@ -90,7 +90,7 @@ func (l *CategoryLock) Remedy() string {
 // CategoryLocks returns the locks of the writers of a category, those of the oldest transactions first. It changes nothing, and the
 // connection must not be in a transaction. A holder's session is visible to its own user and to a member of pg_monitor: of others
 // only the process id is.
-func CategoryLocks(ctx context.Context, conn *pgx.Conn, config *Config, category messagestore.Category) ([]CategoryLock, error) {
+func CategoryLocks(ctx context.Context, conn *pgx.Conn, config *ExamineConfig, category messagestore.Category) ([]CategoryLock, error) {
 	c, err := config.orDefaults()
 	if err == nil {
 		err = category.Validate()
@@ -134,7 +134,7 @@ func (e *examination) categoryLocks(ctx context.Context, group string) ([]Findin
 	}
 	var found []Finding
 	for i := range locks {
-		if f := e.aboutLock(&locks[i]); f.Verdict != OK {
+		if f := e.aboutLock(&locks[i]); f.Verdict != VerdictOK {
 			found = append(found, f)
 		}
 	}
@@ -143,20 +143,20 @@ func (e *examination) categoryLocks(ctx context.Context, group string) ([]Findin
 		if len(locks) > 0 {
 			says = fmt.Sprintf("%d locks of categories are held, none of them for long", len(locks))
 		}
-		found = []Finding{{group, "category locks", OK, says, ""}}
+		found = []Finding{{group, "category locks", VerdictOK, says, ""}}
 	}
 	return found, nil
 }
 
 func (e *examination) aboutLock(l *CategoryLock) Finding {
-	f := Finding{Group: "locks", Name: "category lock", Verdict: OK, Advice: l.Remedy()}
+	f := Finding{Group: "locks", Name: "category lock", Verdict: VerdictOK, Advice: l.Remedy()}
 	switch {
 	case l.Waiting > 0 && l.Waited >= e.config.LongLock:
-		f.Verdict = Fail
+		f.Verdict = VerdictFail
 	case l.PID == 0 || l.long:
-		f.Verdict = Warn
+		f.Verdict = VerdictWarn
 	case l.Hidden:
-		f.Verdict = Hidden
+		f.Verdict = VerdictHidden
 	}
 	f.Says = l.Holds
 	if l.Holds != "migrations" {
@@ -169,7 +169,7 @@ func (e *examination) aboutLock(l *CategoryLock) Finding {
 	if l.BlockedBy != "" {
 		f.Says += "; it waits for process " + l.BlockedBy
 	}
-	if l.PID == 0 || f.Verdict == Hidden {
+	if l.PID == 0 || f.Verdict == VerdictHidden {
 		return f
 	}
 	does := "migrates"
