@@ -218,9 +218,17 @@ type knower struct {
 
 func (k knower) Types() []string { return k.types }
 
-// newNamed is tryNamed where that does not fail.
+// newNamed is tryNamed where that does not fail. It polls once a second, since the writes of tests wake
+// consumers, and hours in a bubble are made of polls.
 func newNamed(store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
-	return testkit.Must(tryNamed(store, category, name, h, config))
+	var seldom consumer.Config
+	if config != nil {
+		seldom = *config
+	}
+	if seldom.PollInterval == 0 {
+		seldom.PollInterval = time.Second
+	}
+	return testkit.Must(tryNamed(store, category, name, h, &seldom))
 }
 
 // tryNamed is [consumer.New] without a word on standard error. With OnlyKnown, a handler that does not tell
