@@ -14,9 +14,9 @@ func Park(err error) error {
 	return &failure.DispositionError{Kind: failure.Park, Err: err}
 }
 
-// RetryAfter returns the error of a function that wants its message again after d, as often as it
-// returns it: the failure does not count against the retries of a policy. A d below 0 is 0. The
-// package comment lists its effect in each place. Err may be nil.
+// RetryAfter returns the error of a function that wants its message again after d. A function may
+// return it any number of times: it does not count against the retries of a policy. A d below 0 is
+// 0. The package comment lists its effect in each place. Err may be nil.
 func RetryAfter(d time.Duration, err error) error {
 	return &failure.DispositionError{Kind: failure.Retry, After: max(0, d), Err: err}
 }

@@ -52,8 +52,8 @@ func (m *Manager) lookAt(ctx context.Context, stream messagestore.StreamName) (*
 // stand in the line. If the intent was never reserved, the error matches
 // [messagestore.ErrNotFound].
 //
-// The end of ctx ends the wait. It does not abort a query, because that would cost the connection,
-// and many callers may stop waiting.
+// Await returns when ctx ends, but it does not abort a query: that would cost the connection, and
+// many callers may stop waiting at once.
 func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) {
 	if err := ctx.Err(); err != nil {
 		return Intent{}, fmt.Errorf("await intent: %w", err)

@@ -235,7 +235,7 @@ type CategoryQuery struct {
 // A Filter selects messages of a category. The zero value lets all through; otherwise a message
 // must meet every field that is set.
 type Filter struct {
-	// Types are the message types to let through. None lets all.
+	// Types are the message types to let through. An empty list lets all through.
 	Types []string
 
 	// Correlation lets messages through that have a correlation stream of this category.

@@ -91,8 +91,8 @@ type Metadata struct {
 	// SchemaVersion is the version of the body's schema, in words of your own.
 	SchemaVersion string
 
-	// Extra holds fields of other clients that this package does not know, or with values that do
-	// not fit. They are kept but not interpreted.
+	// Extra holds the fields of other clients that this package does not know, and known fields
+	// with values that do not fit. They are kept but not interpreted.
 	Extra map[string]json.RawMessage
 }
 

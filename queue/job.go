@@ -106,8 +106,8 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 // The error matches [ErrLost] if another worker has the item, or if tx belongs to another database:
 // then roll back. When the handler returns, its worker asks the store whether the transaction was
 // committed. If it was, an error of the handler is logged and changes nothing. If it was not, the
-// handler's error decides as usual; after nil the worker waits for the commit for as long as a
-// handler may take, and then counts a failure.
+// handler's error decides as usual. If the handler returned nil, the worker waits for the commit
+// for as long as a handler may take, and then counts a failure.
 func (j *Job) CompleteTx(ctx context.Context, tx any) error {
 	if err := j.use(); err != nil {
 		return err

@@ -107,8 +107,9 @@ type Move struct {
 // Running members are fenced: each notices when it writes its next checkpoint, or after at most 10
 // s without one, finishes its messages in flight, and starts over at the position, while its Run
 // goes on. Until then it handles messages from its old position on, and messages of one cardinal id
-// may be in flight in two members at once. To avoid that, [Target.Pause] the consumer first, reset
-// it when no handler is at work, after 10 s and the longest handler, and [Target.Resume] it.
+// may be in flight in two members at once. To avoid that, call [Target.Pause] first, and wait until
+// no handler is at work: 10 s and the time of the longest handler. Then reset the consumer, and
+// call [Target.Resume].
 //
 // The error is an [*UnknownConsumerError] if no consumer with the name has started yet, a
 // [*BeyondEndError] if the position is beyond the end, and matches [messagestore.ErrInvalid] if it

@@ -13,8 +13,8 @@ const (
 	Category messagestore.Category = "account"
 	Commands messagestore.Category = "account:command"
 
-	// Copies are where the keys of deposits and withdrawals are reserved. The second consumer
-	// handles the copies of withdrawals there.
+	// Copies is the category in which the keys of deposits and withdrawals are reserved. The second
+	// consumer handles the copies of withdrawals there.
 	Copies messagestore.Category = "account:command+reservation+" + name
 )
 

@@ -53,7 +53,7 @@ func Free(first *messagestore.Message) (Start, error) {
 type Attempt struct {
 	First   *messagestore.Message      // the first message of the key's stream, or nil
 	Answer  json.RawMessage            // nil if there is no answer
-	Writes  []messagestore.StreamWrite // all, the write of the key first
+	Writes  []messagestore.StreamWrite // all writes of the transaction, the key's first
 	Written messagestore.Written       // the committed write of the key
 }
 

@@ -42,9 +42,8 @@ func installed(version string) (string, error) {
 	return filepath.Join(modules, "@eventide", "message-db", "database"), err
 }
 
-// NPMModules returns the folder of packages that npm downloads once for each user of a machine and
-// that stay in the user's cache. The folder is complete or missing, because another process may be
-// making it.
+// NPMModules returns a folder with these packages, which npm downloads once: the folder stays in
+// the user's cache. The folder is complete or missing, because another process may be making it.
 func NPMModules(name string, packages ...string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

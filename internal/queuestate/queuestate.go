@@ -28,7 +28,7 @@ type Head struct {
 	Taken, Finished, Returned, Buried int64   // Finished counts items that were finished while no session had them
 	Shape                             Shape
 	Suspects                          bool  // there may be suspect rows
-	Apart                             int64 // the session that takes nothing more until it may have a suspect row alone; 0 for none
+	Apart                             int64 // the session that takes nothing more, because it waits to have a suspect row alone; 0 for none
 }
 
 // A Shape says which messages are the items of a queue, from its first take on.

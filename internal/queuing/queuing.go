@@ -164,13 +164,13 @@ const (
 	MinLease = 10 * time.Millisecond
 	MaxLease = 24 * time.Hour
 
-	// MaxDelay bounds [Finish].Delay: 100 years.
+	// MaxDelay is the longest [Finish].Delay of a worker: 100 years. No driver checks it.
 	MaxDelay = 100 * 365 * 24 * time.Hour
 
 	// MaxNoteBytes bounds a note of [Extension].Notes.
 	MaxNoteBytes = 1024
 
-	// MaxErrorBytes bounds [Finish].Error.
+	// MaxErrorBytes is more than any [Finish].Error of a worker has. No driver checks it.
 	MaxErrorBytes = 4096
 
 	// MaxWakes bounds [Take].Wakes.

@@ -157,8 +157,9 @@ func (c *Crew) StopProcess(s *Slot, until func(since int64)) {
 	c.Nemesis.End(call, a)
 }
 
-// KillServer kills the server, and starts it again: one time in times only after up to while. It
-// waits for callers that hold Busy for reading, so the server is up for them.
+// KillServer kills the server, and starts it again. With a probability of 1 in times it first
+// waits, for up to while. It waits for callers that hold Busy for reading, so the server is up for
+// them.
 func (c *Crew) KillServer(ctx context.Context, random *rand.Rand, times int, while time.Duration) error {
 	c.Busy.Lock()
 	defer c.Busy.Unlock()

@@ -71,7 +71,7 @@ type Event struct {
 	Consumer string                      `json:"consumer,omitempty"`
 	Category messagestore.Category       `json:"category,omitempty"`
 	Alone    bool                        `json:"alone,omitempty"`    // of a run: no other process joins its group, and a failover may undo the states of that
-	Run      int64                       `json:"run,omitempty"`      // the call that the consumer runs by
+	Run      int64                       `json:"run,omitempty"`      // the call of Run or CatchUp to which it belongs
 	Interval int                         `json:"interval,omitempty"` // of messages, between records of a position
 	Batch    int                         `json:"batch,omitempty"`    // of messages, read at once
 	Attempt  int                         `json:"attempt,omitempty"`  // of the handler, from 1

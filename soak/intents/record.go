@@ -51,8 +51,8 @@ type Record struct {
 	Session string `json:"session,omitempty"`
 	Token   int64  `json:"token,omitempty"`
 	With    []Key  `json:"with,omitempty"`   // further keys of the request, with their tokens
-	Other   bool   `json:"other,omitempty"`  // the request has the other content of the two
-	Result  string `json:"result,omitempty"` // that is confirmed, or was
+	Other   bool   `json:"other,omitempty"`  // a request has one of two contents; this one has the second
+	Result  string `json:"result,omitempty"` // which is confirmed, or was confirmed before
 	ByToken int64  `json:"by,omitempty"`     // of the lease that the caller was told of
 	By      string `json:"bySession,omitempty"`
 	On      string `json:"on,omitempty"` // the stream of that, of several

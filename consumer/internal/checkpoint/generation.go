@@ -48,7 +48,7 @@ type Generation struct {
 // None reports whether the consumer has no generation: it has never started.
 func (g *Generation) None() bool { return g.Entry == messagestore.NoStream }
 
-// Begin returns where a consumer without a checkpoint in g begins.
+// Begin returns the checkpoint with which a consumer that has none in g begins.
 func (g *Generation) Begin() Checkpoint { return Checkpoint{g.Start, g.After} }
 
 // start returns the current generation. If there is none yet, it starts the first.
