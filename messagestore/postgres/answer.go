@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dibs-go/dibs/messagestore"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // An answer is a row of the function append.

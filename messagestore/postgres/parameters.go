@@ -5,10 +5,11 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/messagestore"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // The parameter of heads and of ring.

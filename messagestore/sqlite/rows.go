@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/dibs-go/dibs/messagestore"
 	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // A message is a recorded message with its metadata in stored form.
