@@ -113,16 +113,17 @@ type Config struct {
 // retry for five minutes, then stop.
 //
 // A failure is not retried if a retry cannot help. Data that cannot be decoded lead to Then at
-// once. If the message is not the cause, the consumer stops at once, even if Then is ParkMessage:
-// for a missing right (SQLSTATE 42501, or [messagestore.ErrNotPermitted]), a closed store
+// once. A message of a type without a function is retried, since a newer replica may know the type.
+//
+// If the message is not the cause, the consumer stops at once, even if Then is ParkMessage. The
+// causes are a missing right (SQLSTATE 42501, or [messagestore.ErrNotPermitted]), a closed store
 // ([messagestore.ErrClosed]), a schema that is missing or does not fit, an unsafe server, and a
 // reserver of another consumer or store. The types of these errors decide; no method of a handler's
-// error does. A message of a type without a function is retried, since a newer replica may know the
-// type.
+// error does.
 //
-// If the consumer's store does not answer, a failure is not blamed on the message, wherever it
-// happened: it is neither counted nor logged nor stored, the message is delivered again within a
-// second of the outage's end, and the time of the policy starts again. CatchUp ends with an outage.
+// If the consumer's store does not answer, no failure is blamed on the message, wherever it
+// happened. The failure is not counted, logged or stored. The message is delivered again within a
+// second of the outage's end, and the time of the policy starts again. An outage ends CatchUp.
 //
 // The handler's error can decide differently for its message, by a disposition: handler.Park,
 // RetryAfter, Skip or Refuse. Package handler has a table of their effects.

@@ -72,10 +72,13 @@ func (mux *Mux) IgnoreUnknown() {
 // On registers f for the messages of type T, and for those in the given older forms of it: messages
 // under a name that the type had before, or with other fields.
 //
-// [Mux.Validate] and [Mux.Handle] return these mistakes: a type that is already registered, a name
-// that is invalid for a message type, a T that does not know its type from its zero value (an
-// interface, or a pointer whose MessageType dereferences it), a nil f, an invalid older form, and a
-// registration after the mux was used.
+// [Mux.Validate] and [Mux.Handle] return these mistakes:
+//
+//   - a type that is already registered, or a name that is invalid for a message type
+//   - a T that does not know its type from its zero value: an interface, or a pointer whose
+//     MessageType dereferences it
+//   - a nil f, or an invalid older form
+//   - a registration after the mux was used
 //
 // On panics if mux is nil.
 func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {

@@ -15,10 +15,14 @@ import (
 )
 
 // Verify reads all sagas of the category, and reports violations of the rule saga of
-// [retention.Violation]: in each saga the first message that no runner writes at that place; a saga
-// that has not ended and will have no further turn; and a saga that has ended while its item stays
-// open. Runners may go on meanwhile without a false alarm. Verify ignores messages after one of a
-// later release, and streams whose beginning was trimmed.
+// [retention.Violation]:
+//
+//   - in each saga, the first message that no runner writes at that place
+//   - a saga that has not ended and will have no further turn
+//   - a saga that has ended while its item stays open
+//
+// Runners may go on meanwhile without a false alarm. Verify ignores messages after one of a later
+// release, and streams whose beginning was trimmed.
 //
 // It uses MaxViolations and OnProgress of config. It reads each message of the category once and
 // keeps about 200 bytes for each saga, and more for each that has not ended. The error matches

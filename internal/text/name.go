@@ -96,10 +96,10 @@ func TypeRule(name string) string {
 // EscapeID returns id as one part of a stream's identifier. Different ids have different parts, and
 // [UnescapeID] is the inverse.
 //
-// The plus sign, which divides the parts, the percent sign, white space at either end and the
-// characters that no name may contain are each written as the bytes of their UTF-8, a percent sign
-// and two hexadecimal digits for a byte: "ann+x@y.cz" is the part "ann%2Bx@y.cz". All other
-// characters stay. Idempotence keys are written the same way.
+// It escapes the plus sign, which divides the parts, the percent sign, white space at either end,
+// and the characters that no name may contain. Each byte of their UTF-8 becomes a percent sign and
+// two hexadecimal digits: "ann+x@y.cz" is the part "ann%2Bx@y.cz". All other characters stay.
+// Idempotence keys are written the same way.
 //
 // An id that is empty or not valid UTF-8 is returned unchanged: it cannot be a part, and the name
 // with it is refused.

@@ -30,11 +30,11 @@ type forgetRecord struct {
 }
 
 // Forget removes the keys of a category that are older than age, with all their messages, like
-// package messagestore/postgres/admin: the requests of an inbox, the items of a category that
-// queues read, and the intents and the reservations of a category if its first manager, or
-// reserver, had a KeyLife. It leaves no tombstone, and the keys are free. The age is at least the
-// KeyLife, and at least a day for an inbox and for items; a lower age, or any other category, is a
-// [*messagestore.InvalidError].
+// package messagestore/postgres/admin. The keys are the requests of an inbox, the items of a
+// category that queues read, or the intents or reservations of a category whose first manager or
+// reserver had a KeyLife. Forget leaves no tombstone, and the keys are free. The age is at least
+// the KeyLife, and at least a day for an inbox and for items; a lower age, or any other category,
+// is a [*messagestore.InvalidError].
 //
 // The key with the last message of its category stays. So do streams that were deleted or end with
 // another message, streams with a message that a queue has not finished, or that a consumer of the

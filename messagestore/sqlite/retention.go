@@ -211,10 +211,14 @@ func (d *Driver) streams(ctx context.Context, category messagestore.Category, af
 // removes everything before it, in one transaction: see [removal.Tombstone]. The version goes on
 // from there. The tombstone keeps the digest of a reservation, so its key stays taken.
 //
-// The error matches [messagestore.ErrVersionConflict] if the stream is at another version,
-// [messagestore.ErrNotFound] if it has no messages, [retention.ErrOpenItem] if a queue has not
-// finished one of its messages, [messagestore.ErrInvalid] if the stream has the records of
-// removals, and [messagestore.ErrNotSupported] with EraseName: on SQLite the name stays.
+// The error matches
+//
+//   - [messagestore.ErrVersionConflict] if the stream is at another version
+//   - [messagestore.ErrNotFound] if it has no messages
+//   - [retention.ErrOpenItem] if a queue has not finished one of its messages
+//   - [messagestore.ErrInvalid] if the stream has the records of removals, or if the input is
+//     invalid
+//   - [messagestore.ErrNotSupported] with EraseName: on SQLite the name stays
 func (d *Driver) Delete(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions,
 ) (retention.Deleted, error) {

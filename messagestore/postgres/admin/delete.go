@@ -20,10 +20,13 @@ import (
 // removes at most 10,000 messages and holds up the category's writers meanwhile. If Delete returns
 // an error, a part may be done. It is safe to call it again with the same version: it goes on.
 //
-// The error matches [messagestore.ErrVersionConflict] if the stream is at another version,
-// [messagestore.ErrNotFound] if it never had messages, [retention.ErrOpenItem] if a queue has not
-// finished one of its messages, and [messagestore.ErrInvalid] if the stream holds records of trims
-// or of forgotten keys, or if the input is invalid; then nothing was sent.
+// The error matches
+//
+//   - [messagestore.ErrVersionConflict] if the stream is at another version
+//   - [messagestore.ErrNotFound] if it never had messages
+//   - [retention.ErrOpenItem] if a queue has not finished one of its messages
+//   - [messagestore.ErrInvalid] if the stream holds records of trims or of forgotten keys, or if
+//     the input is invalid; then nothing was sent
 func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions) (retention.Deleted, error) {
 	if options == nil {
 		options = &retention.DeleteOptions{}

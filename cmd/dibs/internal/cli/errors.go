@@ -261,8 +261,8 @@ func (a *app) describe(err error) problem {
 	return p
 }
 
-// notConnected begins the text of pgconn's error for a connection that could not
-// be made. The driver keeps the text only, since the error holds the password.
+// notConnected begins the text of pgconn's error for a connection that could not be made. The
+// driver keeps only the text, because the error holds the password.
 const notConnected = "failed to connect to "
 
 // unreachable names the server's address and the obstacle. The error's own text repeats the

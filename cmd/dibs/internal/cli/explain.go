@@ -56,8 +56,8 @@ func (c *explainCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// explainKey looks for the streams that are reserved with the key, and explains
-// each: a key means something within one entity.
+// explainKey finds the streams that are reserved with the key, and explains each. There may be
+// several, because a key has a meaning within one entity.
 func (c *explainCommand) explainKey(ctx context.Context, e *explainer) error {
 	for _, streamOf := range []func(context.Context, *explainer, *explainCommand) (messagestore.StreamName, error){intentOf, requestOf, sagaOf} {
 		stream, err := streamOf(ctx, e, c)

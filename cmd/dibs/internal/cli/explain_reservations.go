@@ -84,8 +84,8 @@ func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, err
 	return err == nil && stream == m.Stream, nil
 }
 
-// keyOf returns the key that stream is reserved with, or "" if it is not, or if the
-// key is too long to be in the name.
+// keyOf returns the key with which stream is reserved. It returns "" if it is not reserved, or if
+// the key is too long to be in the name.
 func (e *explainer) keyOf(first *messagestore.Message) string {
 	if e.key != "" {
 		return e.key

@@ -135,8 +135,8 @@ type line struct {
 	content  []json.RawMessage // that an id is made of
 }
 
-// parseLine reads one line. Names are exact and given once: a misspelt or
-// doubled one would else be lost without a word.
+// parseLine reads one line. It refuses a misspelt or repeated name, which would otherwise be lost
+// silently.
 func parseLine(raw []byte) (line, error) {
 	fields, err := fieldsOf(raw)
 	if err != nil {
@@ -303,9 +303,9 @@ func codeUnit(text []byte) int64 {
 // change: the same input would be written again.
 var derived = uuid.MustParse("7d1b5b1e-5a0c-8d1b-9f0e-64696273206c")
 
-// A deriver gives a line an id made of its content, and of how many lines like it
-// came before: equal lines of one input are as many messages, and the same input
-// given again is the same messages.
+// A deriver makes the id of a line from its content, and from the number of equal lines before it.
+// So equal lines of one input are different messages, and the same input given again is the same
+// messages.
 type deriver struct {
 	seen map[uuid.UUID]uint64
 }

@@ -207,8 +207,8 @@ func (a *app) migrationsConfig() *migrations.Config {
 	return &migrations.Config{Schema: a.Schema}
 }
 
-// withConn runs f with a connection to the server. A store of another kind has
-// nothing to migrate, which is no failure.
+// withConn runs f with a connection to the server. For a store of another kind it only prints a
+// warning.
 func (a *app) withConn(ctx context.Context, f func(*pgx.Conn) error) (err error) {
 	u, err := a.storeURL()
 	if err != nil {

@@ -117,8 +117,7 @@ func (a *app) printWritten(line int, w messagestore.Written) error {
 	return a.out.tell(object, "%s %s with id %s", what, placeOf(w.Stream, w.Version), w.IDs[0])
 }
 
-// parseExpected reads an expected version as the command line and a line of
-// input have it.
+// parseExpected reads an expected version, from the command line or a line of input.
 func parseExpected(s string) (messagestore.Version, error) {
 	switch s {
 	case "no-stream":
@@ -148,8 +147,7 @@ func parseID(s string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// parsePlace reads a message's place as it is printed: "account-123@4". Nothing
-// is the place of nothing.
+// parsePlace reads a message's place as it is printed: "account-123@4". An empty text is no place.
 func parsePlace(s string) (messagestore.StreamName, messagestore.Version, error) {
 	if s == "" {
 		return "", 0, nil
