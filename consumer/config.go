@@ -19,7 +19,7 @@ type Config struct {
 	// the handler's method Types() []string: for a handler.Mux these are the types of its
 	// functions, with all earlier names of these types. Other messages are neither read nor
 	// counted, and are never delivered later. So if a later version of the handler knows a new
-	// type, the consumer reads that type from its current position on, not from the start, and a
+	// type, the consumer reads that type from its current position on, and not from the start. A
 	// replica that does not know a type skips it.
 	//
 	// Defaults to all types. A mux returns an error for a type that it does not know.
@@ -99,10 +99,10 @@ type Config struct {
 	// Defaults to FromStart, with a warning that names the number of messages.
 	Start Start
 
-	// Logger receives the start, the stop, every failure and every parked message, the beginning
-	// and the end of an outage of the store, which is logged once for all consumers of a store, and
-	// a handler that does not return for a minute. Its entries have names and numbers, the text of
-	// errors and the stack of a panic, never content.
+	// Logger receives the start, the stop, every failure, every parked message, and a handler that
+	// does not return for a minute. It also receives the beginning and the end of an outage of the
+	// store, which are logged once for all consumers of a store. Its entries have names and
+	// numbers, the text of errors and the stack of a panic, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	// [logger.Silent] is silent.

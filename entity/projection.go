@@ -32,10 +32,10 @@ type Projection[T any] struct {
 }
 
 // NewProjection returns a projection without functions. A message of a type without a function is
-// an error that matches [ErrUnknownType]: otherwise a renamed event, or an event of a later version
-// of the service, would be missing from the entity, and a decision based on that entity could still
-// be written at a matching version. [Ignore] makes the projection skip certain event types that do
-// not change the entity, and [Projection.IgnoreUnknown] makes it skip all types without a function.
+// an error that matches [ErrUnknownType]: otherwise the entity would lack a renamed event, or one
+// of a later version of the service, and you could still write a decision that is based on it,
+// because the version matches. [Ignore] makes the projection skip certain event types that do not
+// change the entity, and [Projection.IgnoreUnknown] makes it skip all types without a function.
 func NewProjection[T any]() *Projection[T] {
 	return &Projection[T]{routes: map[string]func(T, *messagestore.Message) (T, error){}}
 }

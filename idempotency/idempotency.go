@@ -101,8 +101,8 @@ type Config struct {
 
 	// OldSecrets may have signed responses that are still replayed. An empty one stands for
 	// responses without a signature. To change the secret of a running service, first add the new
-	// one here in every process, then swap it with Secret in every process, and remove the old one
-	// when no key from its time comes any more.
+	// one here in every process. Then swap it with Secret in every process. Remove the old one when
+	// no key from its time comes any more.
 	//
 	// Defaults to none.
 	OldSecrets [][]byte
@@ -300,10 +300,10 @@ func isToken(s string) bool {
 // If the lease is lost, the response is not sent: the client gets the answer to the later request.
 // A panic goes on, after the intent is released.
 //
-// If next itself sends a request to a handler with this middleware, with its own context and its
-// own key, that request passes, and so does a request that reaches a middleware twice: it is a part
-// of the request that holds the lease. An answer that an inner middleware gives on its own is sent,
-// and never stored.
+// If next itself sends a request with its own context and its own key to a handler with this
+// middleware, that request passes, because it is a part of the request that holds the lease. So
+// does a request that reaches a middleware twice. An answer that an inner middleware gives on its
+// own is sent, and never stored.
 //
 // If next is nil, or comes from [http.TimeoutHandler], Handler panics: the time-out would answer
 // while the work goes on without a lease. Use [Config.Timeout] instead.

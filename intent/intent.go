@@ -73,9 +73,9 @@ type Config struct {
 
 	// KeyLife declares how long a finished intent is kept in this category at least, between 1
 	// minute and 100 years. After that, dibs forget may remove it with its key, and the key is free
-	// again. The first manager of the category stores the value. Another value is refused later,
-	// and so is any value if the category had an intent before one was stored, for example because
-	// two managers raced: then each [Manager.Reserve] returns [ErrInvalidConfig], and dibs forget
+	// again. The first manager of the category stores the value. Another value is refused later.
+	// Any value is refused if the category had an intent before one was stored, for example because
+	// two managers raced. Each [Manager.Reserve] then returns [ErrInvalidConfig], and dibs forget
 	// refuses the category. [New] refuses KeyLife if keys cannot be removed from the store; they
 	// can in PostgreSQL and SQLite only.
 	//

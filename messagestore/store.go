@@ -40,9 +40,9 @@ type Config struct {
 	BatchSize int
 
 	// Logger receives one debug event per write and per batch read. It receives a warning when the
-	// store has to find out the outcome of a write, when a watch is the first to notice an outage,
-	// and when a handler writes to the category that its consumer reads. Events have names and
-	// numbers, never content.
+	// store has to find out the outcome of a write, and when a handler writes to the category that
+	// its consumer reads. It also receives an outage, if a watch is the first to notice it. Events
+	// have names and numbers, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger

@@ -51,10 +51,10 @@ type Sink interface {
 }
 
 // A BatchSink takes several messages at a time. While a call of Send or SendAll runs, messages that
-// become ready wait, and go together in the next call: a single one by Send, several by SendAll, at
-// most [Config.Concurrency] and with 4 MiB of data at most. A batch has at most one message per
-// key. Only one call runs at a time, so it must honor its context: a call that hangs stops the
-// relay.
+// become ready wait, and go together in the next call: a single one by Send, several by SendAll.
+// These are at most [Config.Concurrency] messages, with 4 MiB of data at most. A batch has at most
+// one message per key. Only one call runs at a time, so it must honor its context: a call that
+// hangs stops the relay.
 //
 // SendAll returns one error for each message, in their order, or nil if the sink has it. If it
 // returns another number of answers, nobody knows which message was taken: all are sent again.
@@ -115,8 +115,8 @@ type Config struct {
 	// Concurrency to 1,000. If a process dies, at most this many messages are sent again. If
 	// Prefetch exceeds Concurrency, consecutive messages of a key may be sent without a store call
 	// in between. A process reserves as many messages as the sink took in the last 100 ms, and at
-	// least Concurrency: with a fast sink one call of the store is for many messages, and a process
-	// with a slow sink leaves the rest to others.
+	// least Concurrency. So with a fast sink one call of the store reserves many messages, and a
+	// process with a slow sink leaves the rest to others.
 	//
 	// Defaults to 1,000.
 	Prefetch int

@@ -23,9 +23,9 @@ type WorkConfig struct {
 
 	// Prefetch is how many items the process has reserved at most, including the items that it
 	// works on: MaxWorkers to 1,000. If it exceeds MaxWorkers, a handler that returns is followed
-	// by the next one at once, and a take brings many items: as many as handlers finished in the
-	// last 100 ms, so that a slow process leaves the rest to others. A process gives back its
-	// reserved items when it stops.
+	// by the next one at once, and one call of the store reserves many items. These are as many as
+	// handlers finished in the last 100 ms, so a slow process leaves the rest to others. A process
+	// gives back its reserved items when it stops.
 	//
 	// Defaults to MaxWorkers.
 	Prefetch int
@@ -45,8 +45,8 @@ type WorkConfig struct {
 
 	// Lease is how long the items of a dead process are kept from others, 100 ms to 24 hours. A
 	// live process extends it each third. If it cannot extend the lease, it stops working on the
-	// items: a tenth of the lease before the end it cancels the contexts of their handlers with
-	// [ErrLost], even if a handler waits for the answer to the end of its [Job].
+	// items. A tenth of the lease before the end it cancels the contexts of their handlers with
+	// [ErrLost], even if a handler waits for the answer to a call that ends its [Job].
 	//
 	// Defaults to 10 seconds.
 	Lease time.Duration

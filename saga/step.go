@@ -210,9 +210,9 @@ type Step[In, Out any] struct {
 }
 
 // NewStep returns a step that calls do, and calls undo to undo it. If the outcome of do is not
-// known, the step may have run: undo is called with a nil out, and finds out by the [Key], which is
-// the same as in do, whether there is anything to undo. A step that was refused may have happened
-// in an earlier attempt, so for it, too, undo is called with a nil out.
+// known, the step may have run, so undo is called with a nil out. It finds out by the [Key], which
+// is the same as in do, whether there is anything to undo. A step that was refused may have
+// happened in an earlier attempt, so for it, too, undo is called with a nil out.
 //
 // If do returns an error of handler.Refuse, no further attempt is made. handler.Park suspends the
 // saga. handler.RetryAfter makes the next attempt after its time, of at most 10 years, and the

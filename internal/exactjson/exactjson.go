@@ -20,18 +20,18 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 )
 
-// Canonical returns raw in the one spelling that all JSON equal to it shares: no white
-// space, keys sorted by their bytes and the last of equal keys kept, strings with the fewest
-// escapes, and numbers compared by value, so that 1.0 and 1e0 are 1 and no digit is lost.
-// Content is hashed and compared in this form.
+// Canonical returns raw in the one spelling that all JSON equal to it shares. It has no white
+// space, keys are sorted by their bytes, of equal keys the last is kept, and strings have the
+// fewest escapes. Numbers are equal by value: 1.0 and 1e0 are 1, and no digit is lost. Content is
+// hashed and compared in this form.
 func Canonical(raw json.RawMessage) ([]byte, error) {
 	canonical, _, err := AppendCanonical(nil, raw)
 	return canonical, err
 }
 
-// AppendCanonical appends the canonical form of raw to b. Ambiguous reports whether an object in
-// raw has a key twice, so that the last is kept, or a text in it has half a surrogate pair or is
-// not UTF-8, which becomes U+FFFD: then another value has the same form, too.
+// AppendCanonical appends the canonical form of raw to b. Ambiguous reports whether another value
+// may have the same form: an object in raw has a key twice, of which the last is kept, or a text in
+// it has half a surrogate pair or is not UTF-8, which becomes U+FFFD.
 func AppendCanonical(b []byte, raw json.RawMessage) (canonical []byte, ambiguous bool, err error) {
 	if !json.Valid(raw) {
 		var whole json.RawMessage
@@ -50,11 +50,11 @@ func AppendCanonicalOf(b []byte, raw json.RawMessage) (canonical []byte, ambiguo
 	return w.b, w.ambiguous, nil
 }
 
-// OneReading returns a common spelling for all JSON that every decoder reads the same way as raw:
-// white space, the order of an object's keys and escapes do not count, and numbers keep their
-// spelling, because some decoders do not accept 1.0 as an integer. It is not ok if raw is invalid
-// JSON, or if two decoders may read it as different values: an object has two keys that differ only
-// in case, or a text has half a surrogate pair or is not UTF-8.
+// OneReading returns a common spelling for all JSON that every decoder reads the same way as raw.
+// White space, the order of an object's keys and escapes do not count. Numbers keep their spelling,
+// because some decoders do not accept 1.0 as an integer. It is not ok if raw is invalid JSON, or if
+// two decoders may read it as different values: an object has two keys that differ only in case, or
+// a text has half a surrogate pair or is not UTF-8.
 func OneReading(raw json.RawMessage) (spelling []byte, ok bool) {
 	if !json.Valid(raw) {
 		return nil, false

@@ -96,9 +96,9 @@ func NewKeyLife(life time.Duration, store KeyStore) *KeyLife {
 }
 
 // Declare stores the life of the category's keys, unless that was done before. Call it before the
-// first key. If another life is declared in the category, or if it had a key before any
-// declaration, the error is a [*messagestore.InvalidError], in each process that calls; if the
-// declaration cannot be read, it is a [*CorruptKeyLifeError].
+// first key. If another life is declared in the category, or if the category had a key before any
+// declaration, each process that calls gets a [*messagestore.InvalidError]. If the declaration
+// cannot be read, the error is a [*CorruptKeyLifeError].
 func (l *KeyLife) Declare(ctx context.Context, category messagestore.Category) error {
 	if l == nil {
 		return nil

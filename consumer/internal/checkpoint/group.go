@@ -78,8 +78,8 @@ func (s SlotSet) some(n int, last bool) (some SlotSet) {
 var slotBits = bits.Len(Slots - 1)
 
 // A Group has the members of a consumer, and their slots. Each checkpoint includes all of it, so
-// the last message of the stream of checkpoints is the state of the group, and every step of a
-// member is an append at the version that it was decided on.
+// the last message of the stream of checkpoints is the state of the group. Every step of a member
+// is an append at the version at which it was decided.
 //
 // A member changes only its own part: it adds and removes itself, moves the positions of its slots,
 // frees them and takes free ones. It also removes a member after its lease has ended, which frees
