@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// An Outcome is the knowledge from the attempts at one write so far. The zero value belongs to a
+// An Outcome is what is known of one write from the attempts so far. The zero value belongs to a
 // write that was not attempted yet. Use it from one goroutine at a time.
 type Outcome struct {
 	unknown error // of the last attempt that may have happened

@@ -171,7 +171,7 @@ func (r *run) jump(ctx context.Context, random *rand.Rand) error {
 	return r.Postgres.SetClock(0)
 }
 
-// Failovers are how often the primary is lost to a standby.
+// Failovers has the number of times that the primary is lost to a standby.
 type Failovers struct {
 	Sync  int // to a standby that commits wait for
 	Async int // to a standby that lacks the last commits

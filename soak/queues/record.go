@@ -54,7 +54,7 @@ type New struct {
 	N      int    `json:"n,omitempty"`      // the content
 	Unique bool   `json:"unique,omitempty"` // its stream is of a unique name
 	Back   bool   `json:"back,omitempty"`   // its savepoint was rolled back
-	Until  string `json:"until,omitempty"`  // when it has its unique name, if it is not staged
+	Until  string `json:"until,omitempty"`  // until when it has its unique name, if it is not staged
 }
 
 // An End is a delivery that ends.

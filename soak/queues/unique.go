@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// Until when an item has its unique name, as a history has it.
+// The words in a history for how long an item has its unique name.
 const (
 	forgotten = "forgotten"
 	finished  = "finished"

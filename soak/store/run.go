@@ -51,7 +51,7 @@ type Options struct {
 	Phases    []string      // names; none for the first
 	Least     promise.Goals // how much is to be done
 
-	Missing map[string]string // the faults that there cannot be here, by name, and why
+	Missing map[string]string // the faults that are impossible on this machine, by name, with the reasons
 
 	Gap   time.Duration // the longest wait of the nemesis between two faults
 	Life  int           // how often a client passes the failpoint that it dies at, at most; 0 for ever

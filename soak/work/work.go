@@ -52,7 +52,7 @@ const (
 // input, the client does not die at failpoints any longer.
 type Task struct {
 	Role    Role
-	Process string // the name, that no other process has: it ends in a number that none has either
+	Process string // its name, which ends in a number; no other process has this name or number
 	Before  string // the name of the process that was in the slot before, "" if none was
 	Seed    uint64
 	URL     string // of the store: postgres://... or sqlite:...
@@ -83,7 +83,7 @@ type Load struct {
 	Skew        float64 // of Zipf's law, above 1
 	MaxBytes    int     // of a message
 	Pause       int     // about how many milliseconds a goroutine waits between two writes
-	Mix         Mix     // of what writers do
+	Mix         Mix     // how often writers make each kind of call
 	Interval    int     // of messages, after which a consumer checkpoints
 	Batch       int     // of messages that it reads at once
 }
