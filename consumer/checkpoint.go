@@ -5,8 +5,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -153,18 +152,18 @@ func (c *checkpointer) start(reads, work context.Context, r *run, atWork, needed
 	}
 	c.busy = true
 	r.wg.Go(func() {
-		next.err = failure.Call(func() error { return c.run(ctx, next, read) })
+		next.err = calling.Call(func() error { return c.run(ctx, next, read) })
 		next.group = c.place.View(time.Now())
 		stream, version := c.place.Stream, c.place.Version()
 		c.results <- next
 		if next.action.stores() && next.err == nil {
-			_ = failure.Call(func() error { r.trim(reads, stream, version); return nil }) // the next one trims more
+			_ = calling.Call(func() error { r.trim(reads, stream, version); return nil }) // the next one trims more
 		}
 	})
 }
 
 func (c *checkpointer) run(ctx context.Context, next checked, read messagestore.Mark) error {
-	ctx, cancel := context.WithTimeout(callctx.Upkeep(ctx), checkpoint.CallTimeout)
+	ctx, cancel := context.WithTimeout(calling.Upkeep(ctx), checkpoint.CallTimeout)
 	defer cancel()
 	switch next.action {
 	case looks:

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -131,7 +131,7 @@ func (c *Consumer) check(ctx context.Context) error {
 	if len(checks) == 0 {
 		return nil
 	}
-	m, err := c.store.Last(callctx.Upkeep(ctx), c.id.Ledger())
+	m, err := c.store.Last(calling.Upkeep(ctx), c.id.Ledger())
 	if err != nil {
 		return fmt.Errorf("read generation: %w", err)
 	}
@@ -144,7 +144,7 @@ func (c *Consumer) check(ctx context.Context) error {
 
 // forHandlers returns the context for handlers.
 func (c *Consumer) forHandlers(ctx context.Context) context.Context {
-	return callctx.With(ctx, func(caller *callctx.Caller) {
+	return calling.WithCaller(ctx, func(caller *calling.Caller) {
 		caller.Consumer, caller.Category, caller.Upkeep = c.id.Name, string(c.id.Category), false
 	})
 }
@@ -297,7 +297,7 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 	met := before != nil // the store has answered
 	checked := before != nil
 	for failures := 1; ctx.Err() == nil; failures++ {
-		p, err := log.Join(callctx.Upkeep(ctx), me, catchUp, stream, read)
+		p, err := log.Join(calling.Upkeep(ctx), me, catchUp, stream, read)
 		if err == nil {
 			c.storeWorks(starting)
 			met = true

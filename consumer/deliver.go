@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
@@ -65,9 +65,9 @@ func (r *run) work(ctx context.Context, it *item) (finished bool) {
 	if it.Value.redrive != nil {
 		return r.redrive(ctx, it)
 	}
-	err := failure.ErrExited
+	err := calling.ErrExited
 	defer func() { finished = r.worked(ctx, it, err) }()
-	defer failure.Catch(&err)
+	defer calling.Catch(&err)
 	switch {
 	case it.Value.parking || r.askedToPark(it):
 		err = r.park(ctx, it)
@@ -93,8 +93,8 @@ func (r *run) askedToPark(it *item) bool {
 // deliver calls the handler. This is the only place where a handler's panic is recovered. Because a
 // handler may panic and end its goroutine, the error is not a result.
 func (c *Consumer) deliver(ctx context.Context, m *messagestore.Message, err *error) {
-	*err = failure.ErrExited
-	defer failure.Catch(err)
+	*err = calling.ErrExited
+	defer calling.Catch(err)
 	*err = c.handler.Handle(ctx, m)
 }
 
@@ -154,19 +154,19 @@ func (r *run) decide(work context.Context) {
 // handlerFailed decides about a message after its handler failed.
 func (r *run) handlerFailed(work context.Context, it *item, f failedItem) {
 	err := f.err
-	disposed := failure.DispositionOf(err)
-	if work.Err() != nil && (disposed == nil || disposed.Kind == failure.Retry) {
+	disposed := calling.DispositionOf(err)
+	if work.Err() != nil && (disposed == nil || disposed.Kind == calling.Retry) {
 		r.logFailure(it, err, 0, "handler interrupted") // its context was cancelled: the message is not at fault
 		r.lanes.Drop(it)
 		return
 	}
 	d, now := &it.Value, time.Now()
-	if r.stopping && disposed.Asks(failure.Retry) { // it gives the message back to whichever run comes next
+	if r.stopping && disposed.Asks(calling.Retry) { // it gives the message back to whichever run comes next
 		r.about(r.config.Logger.Debug(), it.Value.message).Str("error", text.Log(err)).Msg("handler gave the message back")
 		r.lanes.Drop(it)
 		return
 	}
-	if disposed.Asks(failure.Skip) {
+	if disposed.Asks(calling.Skip) {
 		r.skip(it, err)
 		return
 	}
@@ -186,7 +186,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failedItem) {
 		r.counts.retried.Add(1)
 	}
 	lasting := disposed == nil && lasts(err) // it is not the message's failure
-	if disposed.Asks(failure.Retry) {
+	if disposed.Asks(calling.Retry) {
 		d.failingSince = time.Time{}
 		r.logFailure(it, err, disposed.After, "handler failed")
 		r.lanes.Retry(it, now.Add(disposed.After))
@@ -197,7 +197,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failedItem) {
 	}
 	policy := &r.config.Errors
 	wait, again := policy.Retry.pause(d.attempts, d.failingSince, now)
-	asked := disposed.Asks(failure.Park)
+	asked := disposed.Asks(calling.Park)
 	if lasting || disposed != nil {
 		wait, again = 0, false
 	}
@@ -232,7 +232,7 @@ func (r *run) skip(it *item, err error) {
 func (r *run) parkNow(work context.Context, it *item) {
 	it.Value.parking = true
 	r.wg.Go(func() {
-		err := failure.Call(func() error { return r.park(work, it) })
+		err := calling.Call(func() error { return r.park(work, it) })
 		if r.worked(work, it, err) {
 			r.lanes.Finish(it)
 			r.wake() // no worker takes the next item of the lane by itself
@@ -290,7 +290,7 @@ func (r *run) park(ctx context.Context, it *item) error {
 // a panic.
 func whyParked(err error) string {
 	why := text.Of(err)
-	if stack := failure.Stack(err); stack != "" {
+	if stack := calling.Stack(err); stack != "" {
 		why += "\n" + strings.ToValidUTF8(stack[:min(len(stack), 2*text.Max)], "")
 	}
 	return why
@@ -336,7 +336,7 @@ func (c *Consumer) about(event *logger.Event, m *messagestore.Message) *logger.E
 }
 
 func logStack(event *logger.Event, err error) {
-	if stack := failure.Stack(err); stack != "" {
+	if stack := calling.Stack(err); stack != "" {
 		event.Str(logger.Stack, stack)
 	}
 }

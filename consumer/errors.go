@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -106,7 +106,7 @@ func lasts(err error) (is bool) {
 			is = false
 		}
 	}()
-	return errors.Is(err, failure.ErrLasting) || errors.Is(err, messagestore.ErrClosed) || errors.Is(err, messagestore.ErrNotPermitted) || sqlState(err) == denied
+	return errors.Is(err, calling.ErrLasting) || errors.Is(err, messagestore.ErrClosed) || errors.Is(err, messagestore.ErrNotPermitted) || sqlState(err) == denied
 }
 
 // refused reports whether a database has answered a consumer's first call with an error caused by a

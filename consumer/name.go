@@ -3,7 +3,7 @@ package consumer
 import (
 	"context"
 
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -15,4 +15,4 @@ func (c *Consumer) Category() messagestore.Category { return c.id.Category }
 
 // NameOf returns the name of the consumer that delivers a message, from the context of its
 // handler, and "" from another context.
-func NameOf(ctx context.Context) string { return callctx.Of(ctx).Consumer }
+func NameOf(ctx context.Context) string { return calling.CallerOf(ctx).Consumer }

@@ -6,8 +6,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 )
@@ -69,14 +68,14 @@ const probeInterval = 100 * time.Millisecond
 // Such a failure is then caused by the store and not by the message. An error with a disposition,
 // or a lasting error, always counts as the handler's.
 func (r *run) storeIsAway(ctx context.Context, it *item, err error) bool {
-	if r.catchUp || it.Value.parking || failure.DispositionOf(err) != nil || lasts(err) {
+	if r.catchUp || it.Value.parking || calling.DispositionOf(err) != nil || lasts(err) {
 		return false
 	}
 	p := &r.probe
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.at.IsZero() || time.Since(p.at) >= probeInterval {
-		bounded, cancel := context.WithTimeout(callctx.Upkeep(ctx), checkpoint.CallTimeout)
+		bounded, cancel := context.WithTimeout(calling.Upkeep(ctx), checkpoint.CallTimeout)
 		_, failed := r.store.Now(bounded)
 		cancel()
 		p.at, p.away = time.Now(), failed != nil && ctx.Err() == nil && heals(failed)

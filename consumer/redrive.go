@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
@@ -90,8 +89,8 @@ func (r *redrives) start(ctx context.Context, run *run, now time.Time) {
 	first := !r.looked
 	run.wg.Go(func() {
 		var found look
-		found.err = failure.Call(func() (err error) {
-			ctx, cancel := context.WithTimeout(callctx.Upkeep(ctx), checkpoint.CallTimeout)
+		found.err = calling.Call(func() (err error) {
+			ctx, cancel := context.WithTimeout(calling.Upkeep(ctx), checkpoint.CallTimeout)
 			defer cancel()
 			found, err = run.look(ctx, first)
 			return err
@@ -205,7 +204,7 @@ func (r *run) endLook(ctx context.Context, found look) {
 	case !found.ready:
 	case !s.working:
 		s.working = true
-		r.wg.Go(func() { s.ends <- failure.Call(func() error { return r.workOff(ctx) }) })
+		r.wg.Go(func() { s.ends <- calling.Call(func() error { return r.workOff(ctx) }) })
 	default:
 		select {
 		case s.bell <- 0:
@@ -237,7 +236,7 @@ func (r *run) workOff(ctx context.Context) error {
 		Handle: func(lost context.Context, d *work.Delivery) error { return r.enqueue(ctx, lost, d.Item.Message) },
 		Finish: func(_ *work.Delivery, err error, _ bool) queuing.Finish {
 			switch {
-			case err == nil || failure.DispositionOf(err).Asks(failure.Skip):
+			case err == nil || calling.DispositionOf(err).Asks(calling.Skip):
 				return queuing.Finish{Kind: queuing.Complete}
 			case err == errNotRedriven: //nolint:errorlint // as it was returned
 				return queuing.Finish{Kind: queuing.Unhandled}
@@ -281,9 +280,9 @@ func (r *run) redrive(work context.Context, it *item) (finished bool) {
 	ctx, cancel := context.WithCancel(work)
 	defer cancel()
 	defer q.onLost(cancel)()
-	err := failure.Call(func() error { return r.handler.Handle(ctx, m) }) // it may end its goroutine
-	disposed := failure.DispositionOf(err)
-	if ctx.Err() != nil && err != nil && (disposed == nil || disposed.Kind == failure.Retry) {
+	err := calling.Call(func() error { return r.handler.Handle(ctx, m) }) // it may end its goroutine
+	disposed := calling.DispositionOf(err)
+	if ctx.Err() != nil && err != nil && (disposed == nil || disposed.Kind == calling.Retry) {
 		q.done <- errNotRedriven // the message is not at fault
 		return true
 	}
@@ -291,7 +290,7 @@ func (r *run) redrive(work context.Context, it *item) (finished bool) {
 	case err == nil:
 		r.counts.handled.Add(1)
 		r.about(r.config.Logger.Info(), m).Msg("message redriven")
-	case disposed.Asks(failure.Skip):
+	case disposed.Asks(calling.Skip):
 		r.counts.skipped.Add(1)
 	default:
 		r.counts.failed.Add(1)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -91,7 +91,7 @@ func (r *run) nextStep() (at time.Time, is bool) {
 // leaveGroup gives up the seat of a member that has nothing to checkpoint, so that others take its
 // slots at once. If that fails, they take them after the lease.
 func (c *Consumer) leaveGroup(ctx context.Context, p *checkpoint.Place) {
-	ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(ctx)), stopTimeout)
+	ctx, cancel := context.WithTimeout(calling.Upkeep(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	if err := p.Leave(ctx); err != nil {
 		c.couldNotLeave(err)
@@ -137,7 +137,7 @@ func (s *standby) wait(ctx context.Context, p *checkpoint.Place) {
 			timer.Stop()
 		}
 		if head == 0 || head > group.Written {
-			look, cancel := context.WithTimeout(callctx.Upkeep(ctx), checkpoint.CallTimeout)
+			look, cancel := context.WithTimeout(calling.Upkeep(ctx), checkpoint.CallTimeout)
 			err := p.Look(look)
 			cancel()
 			if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -373,7 +373,7 @@ func (r *run) finish(ctx context.Context) error {
 		r.endInPlace(ctx, at)
 		return r.fatal
 	}
-	ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(ctx)), stopTimeout)
+	ctx, cancel := context.WithTimeout(calling.Upkeep(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	for failures := 1; ; failures++ {
 		err := place.Write(ctx, at.Checkpoint, at.failing, r.reader.mark, !r.stays)
@@ -401,7 +401,7 @@ func (r *run) endInPlace(ctx context.Context, at saved) {
 		}
 		return
 	}
-	ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(ctx)), stopTimeout)
+	ctx, cancel := context.WithTimeout(calling.Upkeep(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	switch err := place.Put(ctx, at.Checkpoint, at.failing, !r.stays); {
 	case err == nil:

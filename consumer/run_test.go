@@ -18,7 +18,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -496,7 +496,7 @@ func TestEveryWayOfFailingFails(t *testing.T) {
 			require.Equal(t, int64(1), c.Stats().Failed)
 			if name == "PanicError" {
 				require.ErrorIs(t, err, errBroken)
-				panicked, ok := errors.AsType[*failure.PanicError](err)
+				panicked, ok := errors.AsType[*calling.PanicError](err)
 				require.True(t, ok)
 				require.Contains(t, string(panicked.Stack), "run_test.go")
 			}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -134,4 +134,4 @@ var errStore = errors.New("the store is away")
 type lastingError struct{}
 
 func (lastingError) Error() string        { return "not migrated" }
-func (lastingError) Is(target error) bool { return target == failure.ErrLasting }
+func (lastingError) Is(target error) bool { return target == calling.ErrLasting }

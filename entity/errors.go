@@ -3,7 +3,7 @@ package entity
 import (
 	"fmt"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -21,7 +21,7 @@ func (e *TrimmedError) Error() string {
 
 // Unwrap makes a consumer park the message that needed the entity: a retry would not bring the
 // messages back.
-func (e *TrimmedError) Unwrap() error { return failure.Parked }
+func (e *TrimmedError) Unwrap() error { return calling.Parked }
 
 // A DeletedError is the error for a deleted stream, which only has a tombstone. To begin the entity
 // again on purpose, write at Version: it is then folded from the messages after the tombstone.
@@ -37,7 +37,7 @@ func (e *DeletedError) Error() string {
 
 // Unwrap makes a consumer park the message that needed the entity: a retry would not bring the
 // entity back.
-func (e *DeletedError) Unwrap() error { return failure.Parked }
+func (e *DeletedError) Unwrap() error { return calling.Parked }
 
 // A decodeError says why the data of a message does not fit the Go type of its function.
 type decodeError struct {
@@ -49,4 +49,4 @@ func (e *decodeError) Error() string { return fmt.Sprintf("decode into %s: %v", 
 
 // Unwrap returns the cause, and an error that keeps a consumer from retrying the message that it
 // was handling.
-func (e *decodeError) Unwrap() []error { return []error{e.cause, failure.Refused} }
+func (e *decodeError) Unwrap() []error { return []error{e.cause, calling.Refused} }

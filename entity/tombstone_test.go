@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/entity"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
@@ -89,7 +89,7 @@ func TestATrimmedStreamIsNoEntity(t *testing.T) {
 	requireTrimmed(t, err)
 	var trimmed *entity.TrimmedError
 	require.ErrorAs(t, err, &trimmed)
-	require.True(t, failure.DispositionOf(err).Asks(failure.Park))
+	require.True(t, calling.DispositionOf(err).Asks(calling.Park))
 	require.Equal(t, entity.TrimmedError{Stream: r.category.Stream("1"), First: 2}, *trimmed)
 
 	// A store that has the entity in its cache goes on, as long as the stream has the last
@@ -165,7 +165,7 @@ func TestADeletedStreamIsADeletedEntity(t *testing.T) {
 				var deleted *entity.DeletedError
 				require.ErrorAs(t, err, &deleted)
 				require.Equal(t, entity.DeletedError{Stream: r.category.Stream("1"), Version: 2}, *deleted)
-				require.True(t, failure.DispositionOf(err).Asks(failure.Park))
+				require.True(t, calling.DispositionOf(err).Asks(calling.Park))
 			}
 
 			// To begin anew is possible, on purpose, and brings nothing back.

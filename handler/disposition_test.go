@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 func TestADispositionIsFoundThroughAnyWrappingAndHidesNoCause(t *testing.T) {
@@ -18,15 +18,15 @@ func TestADispositionIsFoundThroughAnyWrappingAndHidesNoCause(t *testing.T) {
 	cause := fmt.Errorf("read: %w", &fs.PathError{Op: "open", Path: "rates", Err: fs.ErrNotExist})
 	for name, test := range map[string]struct {
 		err   error
-		kind  failure.Kind
+		kind  calling.Kind
 		after time.Duration
 	}{
-		"Park":       {handler.Park(cause), failure.Park, 0},
-		"RetryAfter": {handler.RetryAfter(time.Minute, cause), failure.Retry, time.Minute},
-		"Refuse":     {handler.Refuse(cause), failure.Refuse, 0},
+		"Park":       {handler.Park(cause), calling.Park, 0},
+		"RetryAfter": {handler.RetryAfter(time.Minute, cause), calling.Retry, time.Minute},
+		"Refuse":     {handler.Refuse(cause), calling.Refuse, 0},
 	} {
 		for _, err := range []error{test.err, fmt.Errorf("deposit: %w", test.err), errors.Join(errors.New("and more"), test.err)} {
-			found := failure.DispositionOf(err)
+			found := calling.DispositionOf(err)
 			require.True(t, found.Asks(test.kind), name)
 			require.Equal(t, test.after, found.After, name)
 			require.ErrorIs(t, err, fs.ErrNotExist, name)
@@ -41,14 +41,14 @@ func TestADispositionIsFoundThroughAnyWrappingAndHidesNoCause(t *testing.T) {
 		"refused": handler.Refuse(nil), "skipped": handler.Skip(""), "a test account": handler.Skip("a test account"),
 	} {
 		require.EqualError(t, err, text)
-		require.NotNil(t, failure.DispositionOf(err))
+		require.NotNil(t, calling.DispositionOf(err))
 	}
 }
 
 func TestOfSeveralDispositionsTheOutermostCounts(t *testing.T) {
 	t.Parallel()
-	require.True(t, failure.DispositionOf(handler.Park(fmt.Errorf("no: %w", handler.Refuse(nil)))).Asks(failure.Park))
-	require.True(t, failure.DispositionOf(errors.Join(handler.Skip("first"), handler.Park(nil))).Asks(failure.Skip))
-	require.True(t, failure.DispositionOf(handler.Park(&handler.DecodeError{Cause: errors.New("no")})).Asks(failure.Park))
-	require.True(t, failure.DispositionOf(&handler.DecodeError{Cause: errors.New("no")}).Asks(failure.Refuse))
+	require.True(t, calling.DispositionOf(handler.Park(fmt.Errorf("no: %w", handler.Refuse(nil)))).Asks(calling.Park))
+	require.True(t, calling.DispositionOf(errors.Join(handler.Skip("first"), handler.Park(nil))).Asks(calling.Skip))
+	require.True(t, calling.DispositionOf(handler.Park(&handler.DecodeError{Cause: errors.New("no")})).Asks(calling.Park))
+	require.True(t, calling.DispositionOf(&handler.DecodeError{Cause: errors.New("no")}).Asks(calling.Refuse))
 }

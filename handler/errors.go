@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -46,4 +46,4 @@ type DecodeError struct {
 func (e *DecodeError) Error() string { return fmt.Sprintf("decode into %s: %v", e.GoType, e.Cause) }
 
 // Unwrap returns the cause, and an error that prevents a retry.
-func (e *DecodeError) Unwrap() []error { return []error{e.Cause, failure.Refused} }
+func (e *DecodeError) Unwrap() []error { return []error{e.Cause, calling.Refused} }

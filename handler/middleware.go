@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -73,7 +73,7 @@ func Timeout(d time.Duration) Middleware {
 func wrapped(wrap Middleware, next HandlerFunc) (f HandlerFunc, err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = fmt.Errorf("%w: %w", invalid("middleware", "it panics as it is put around"), failure.Recovered(value))
+			err = fmt.Errorf("%w: %w", invalid("middleware", "it panics as it is put around"), calling.Recovered(value))
 		}
 	}()
 	if f = wrap(next); f == nil {

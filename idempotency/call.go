@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -181,7 +181,7 @@ func (c *call) begin(ctx context.Context, lease *intent.Lease) (*recorder, *http
 		return nil, nil, errLost
 	}
 	c.recorder, c.lease = newRecorder(c.w, c.m.config.MaxResponse), lease
-	return c.recorder, withBody(callctx.With(ctx, func(by *callctx.Caller) { by.Request = c }), c.r, c.body), nil
+	return c.recorder, withBody(calling.WithCaller(ctx, func(by *calling.Caller) { by.Request = c }), c.r, c.body), nil
 }
 
 // handle calls the handler under a lease, and returns the form of its response.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -399,7 +399,7 @@ func reading(f func(*http.Request, []byte) (string, error)) func(*http.Request, 
 
 // callOf returns the request that a handler works on, or nil.
 func callOf(ctx context.Context) *call {
-	c, _ := callctx.Of(ctx).Request.(*call)
+	c, _ := calling.CallerOf(ctx).Request.(*call)
 	return c
 }
 

@@ -10,10 +10,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/intentlog"
-	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -24,10 +24,10 @@ const finishTimeout = 5 * time.Second
 
 // steps repeats a step until its outcome is certain. A step that finds the lease lost has read the
 // intent, and so has a step that finds it corrupt.
-var steps = retry.Loop{
+var steps = waiting.Loop{
 	Resolving: []error{ErrLeaseLost},
 	Decided: func(err error) bool {
-		return retry.Lasts(err) || errors.Is(err, ErrLeaseLost) || errors.Is(err, intentlog.ErrCorrupt)
+		return waiting.Lasts(err) || errors.Is(err, ErrLeaseLost) || errors.Is(err, intentlog.ErrCorrupt)
 	},
 }
 
@@ -183,7 +183,7 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 		defer func() { done <- r }()
 		defer func() {
 			if r.left {
-				e := failure.Recovered(recover())
+				e := calling.Recovered(recover())
 				if !e.Exited() {
 					r.panicked = (*PanicError)(e)
 				}
@@ -242,7 +242,7 @@ func (l *Lease) await(ctx, work context.Context, done <-chan returned, r *return
 // finish confirms the result, or the reason why it is not kept, unless f has confirmed or released
 // the lease.
 func (l *Lease) finish(ctx context.Context, result json.RawMessage, notKept string) error {
-	var o retry.Outcome
+	var o waiting.Outcome
 	if l.ends.mayBeConfirmed() {
 		o.Unknown(errOwnConfirmation)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
@@ -102,7 +102,7 @@ func (e *PanicError) Error() string { return fmt.Sprintf("%v\n\n%s", e.Value, e.
 
 // Unwrap returns an error that has the stack too, and that unwraps to the value if that is an
 // error.
-func (e *PanicError) Unwrap() error { return (*failure.PanicError)(e) }
+func (e *PanicError) Unwrap() error { return (*calling.PanicError)(e) }
 
 // A graceExceededError names work that does not stop.
 type graceExceededError struct {

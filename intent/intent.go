@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/wakeups"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -102,7 +102,7 @@ type Manager struct {
 	outage   *outage.Outage // of the store
 	category messagestore.Category
 	config   Config
-	wakeups  *wakeups.Wakeups
+	wakeups  *waiting.Wakeups
 	leavers  leavers
 
 	life *removal.KeyLife

@@ -14,9 +14,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
@@ -714,8 +713,8 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 		if outage.Wait(ctx, pause) != nil {
 			return
 		}
-		bounded, cancel := context.WithTimeout(callctx.Upkeep(ctx), every/2)
-		err := failure.Call(func() error { return l.Extend(bounded) })
+		bounded, cancel := context.WithTimeout(calling.Upkeep(ctx), every/2)
+		err := calling.Call(func() error { return l.Extend(bounded) })
 		cancel()
 		switch {
 		case err == nil:

@@ -16,7 +16,7 @@ import (
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/wakeups"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -340,7 +340,7 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 		return Answer{}, err
 	}
 	calls := ctx
-	var w *wakeups.Waiter
+	var w *waiting.Waiter
 	if a.request.Wait > 0 {
 		var cancel context.CancelFunc
 		calls, cancel = outlasting(ctx)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/wakeups"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -34,7 +34,7 @@ const (
 // The result known is the store's time at which the states of a's keys were read; zero means that
 // they have to be read. The result over is true when the request has waited long enough. The wait
 // ends with ctx, and the calls of the store with calls.
-func (a *attempt) wait(ctx, calls context.Context, w *wakeups.Waiter, now, end time.Time) (known time.Time, over bool, err error) {
+func (a *attempt) wait(ctx, calls context.Context, w *waiting.Waiter, now, end time.Time) (known time.Time, over bool, err error) {
 	k := &a.keys[a.blocked]
 	fresh := w.On(k.stream)
 	if len(a.keys) > 1 {
@@ -245,7 +245,7 @@ func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // sleep waits for d. It returns early with a message that ended the lease, or with the context's
 // error.
-func (m *Manager) sleep(ctx context.Context, w *wakeups.Waiter, d time.Duration) (*messagestore.Message, error) {
+func (m *Manager) sleep(ctx context.Context, w *waiting.Waiter, d time.Duration) (*messagestore.Message, error) {
 	if _, ok := m.store.(CategoryStore); !ok {
 		d = min(d, pollInterval)
 	}
@@ -262,7 +262,7 @@ func (m *Manager) sleep(ctx context.Context, w *wakeups.Waiter, d time.Duration)
 }
 
 // newWakeups returns wakeups by the messages that end leases.
-func (m *Manager) newWakeups() *wakeups.Wakeups {
+func (m *Manager) newWakeups() *waiting.Wakeups {
 	store, _ := m.store.(CategoryStore) // a store that is none is asked every pollInterval
-	return wakeups.New(store, m.category, []string{intentlog.TypeReleased, intentlog.TypeConfirmed}, tailInterval, m.config.Logger)
+	return waiting.NewWakeups(store, m.category, []string{intentlog.TypeReleased, intentlog.TypeConfirmed}, tailInterval, m.config.Logger)
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
@@ -155,8 +155,8 @@ func (e *unfitError) Error() string {
 // WithoutValue returns the text for a log.
 func (e *unfitError) WithoutValue() string { return text.Log(e.cause) }
 
-// Unwrap returns the cause and [failure.Refused], so that a consumer does not retry the message.
-func (e *unfitError) Unwrap() []error { return []error{e.cause, failure.Refused} }
+// Unwrap returns the cause and [calling.Refused], so that a consumer does not retry the message.
+func (e *unfitError) Unwrap() []error { return []error{e.cause, calling.Refused} }
 
 // Follow puts body in an envelope that records prev as its cause.
 //

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
@@ -260,14 +260,14 @@ func (s *Store) wake(ctx context.Context, written []Written, inOrder bool) {
 				head = w.GlobalPosition
 			}
 			s.watches.heard(w.Stream.Category(), head)
-			s.sayOwn(callctx.Of(ctx), w.Stream)
+			s.sayOwn(calling.CallerOf(ctx), w.Stream)
 		}
 	}
 }
 
 // sayOwn warns of a handler that writes to the category that its consumer reads: each such message
 // is delivered to it, too, and it may go on for ever.
-func (s *Store) sayOwn(by callctx.Caller, stream StreamName) {
+func (s *Store) sayOwn(by calling.Caller, stream StreamName) {
 	if by.Category == "" || string(stream.Category()) != by.Category {
 		return
 	}

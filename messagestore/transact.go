@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 )
@@ -26,10 +26,10 @@ type TransactDriver[Tx any] interface {
 	// are one round trip, if the database has round trips.
 	//
 	//   - If f returns an error, Transact rolls back and returns that error, in a
-	//     [*failure.RetryableError] if it is a failure of the database and running f again may
+	//     [*calling.RetryableError] if it is a failure of the database and running f again may
 	//     succeed.
 	//   - If f was called and the connection was lost before the transaction had begun, the error
-	//     is a [*failure.RetryableError] with NotBegun set, whatever f returned.
+	//     is a [*calling.RetryableError] with NotBegun set, whatever f returned.
 	//   - If f panics, Transact rolls back and panics again.
 	//   - If f returns no appends, the transaction is committed without messages.
 	//   - If the append is refused, Transact rolls back and returns the [*VersionConflictError] or
@@ -39,7 +39,7 @@ type TransactDriver[Tx any] interface {
 	//   - If f committed or rolled back the transaction, Transact commits nothing more, and the
 	//     error matches [ErrTransactionEnded].
 	//   - A serialization failure or a deadlock, in the append or in COMMIT, is a
-	//     [*failure.RetryableError].
+	//     [*calling.RetryableError].
 	//   - If the answer to COMMIT is lost, the error is an [*OutcomeUnknownError]. Find resolves it
 	//     like Append's: it waits for the commit, or prevents it.
 	//
@@ -174,7 +174,7 @@ func (s *TxStore[Tx]) transactOnce(
 		s.wake(ctx, written, false)
 		return written, false, nil
 	}
-	retry, retryable := errors.AsType[*failure.RetryableError](err)
+	retry, retryable := errors.AsType[*calling.RetryableError](err)
 	unknown, lost := errors.AsType[*OutcomeUnknownError](err)
 	switch {
 	case errors.Is(err, ErrTransactionEnded):

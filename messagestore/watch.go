@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 )
@@ -235,8 +235,8 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		var err error
 		if canTell && len(l.asked) > 0 {
 			err = func() (err error) { // a goroutine of its own, for a driver that ends it, would cost more than the look
-				err = failure.ErrExited
-				defer failure.Catch(&err)
+				err = calling.ErrExited
+				defer calling.Catch(&err)
 				heads, err = s.heads(ctx, l.categories)
 				return err
 			}()
@@ -354,7 +354,7 @@ func (s *Store) heads(ctx context.Context, categories []Category) ([]GlobalPosit
 // listen wakes waiters for the writes that the driver hears of, until ctx is done.
 func (s *Store) listen(ctx context.Context) {
 	for failures := 1; ; failures++ {
-		err := failure.Call(func() error {
+		err := calling.Call(func() error {
 			return s.driver.Listen(ctx, func(category Category, head GlobalPosition) {
 				failures = 1
 				s.outage.Works(listens)

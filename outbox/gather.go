@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 // A gathering sends one message at once, and the messages that come meanwhile together. The
@@ -108,7 +108,7 @@ func (g *gathering) fitting() int {
 // call returns an answer for each message.
 func (g *gathering) call(ctx context.Context, all []*waiting) (answers []error) {
 	g.calls.Add(1)
-	failure := failure.Call(func() error {
+	failure := calling.Call(func() error {
 		if len(all) == 1 {
 			answers = []error{g.sink.Send(ctx, all[0].message)}
 			return nil

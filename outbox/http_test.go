@@ -22,7 +22,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -122,11 +122,11 @@ func TestWithoutASecretThereIsNoSignature(t *testing.T) {
 
 // asks returns the disposition of an error.
 func asks(err error) (refuses bool, after time.Duration) {
-	found := failure.DispositionOf(err)
-	if found.Asks(failure.Retry) {
+	found := calling.DispositionOf(err)
+	if found.Asks(calling.Retry) {
 		after = found.After
 	}
-	return found.Asks(failure.Refuse), after
+	return found.Asks(calling.Refuse), after
 }
 
 func TestTheStatusDecides(t *testing.T) {

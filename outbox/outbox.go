@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
@@ -356,7 +356,7 @@ func (r *Relay) CatchUp(ctx context.Context) error {
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	watched := failure.Go(func() error {
+	watched := calling.Go(func() error {
 		defer stop()
 		return r.awaitEmpty(running)
 	})
@@ -437,7 +437,7 @@ func (r *Relay) handle(ctx context.Context, d *work.Delivery) error {
 	}
 	_, notBegun := err.(*work.NotBegunError) //nolint:errorlint // errors that a sink wraps are the sink's
 	switch {
-	case notBegun, failure.Is(err, errUnknownType):
+	case notBegun, calling.Is(err, errUnknownType):
 		return err
 	case err != nil:
 		return r.disposed(ctx, d, err)
@@ -501,8 +501,8 @@ func (r *Relay) attempt(ctx context.Context, d *work.Delivery, m *messagestore.M
 	if err := check(); err != nil {
 		return err
 	}
-	err = failure.ErrExited
-	defer failure.Catch(&err)
+	err = calling.ErrExited
+	defer calling.Catch(&err)
 	out := &Message{Message: m, Topic: string(m.Stream.Category())}
 	if r.config.Topic != nil {
 		out.Topic = r.config.Topic(m)
@@ -518,7 +518,7 @@ func (r *Relay) sendAlone(ctx context.Context, m *Message, _ func() error) error
 // finish decides how a delivery ends. If a sink has ended its goroutine, handle has not seen an
 // error.
 func (r *Relay) finish(d *work.Delivery, err error, stopped bool) queuing.Finish {
-	if p := failure.PanicOf(err); p != nil && p.Exited() && !stopped {
+	if p := calling.PanicOf(err); p != nil && p.Exited() && !stopped {
 		err = r.disposed(context.Background(), d, err)
 	}
 	return work.FinishOf(d, err, stopped, minBackoff, maxBackoff)
@@ -528,8 +528,8 @@ func (r *Relay) finish(d *work.Delivery, err error, stopped bool) queuing.Finish
 // is at most [MaxRetryAfter]; a pause of 0 means the relay's own, so that a sink is never called
 // without a pause.
 func (r *Relay) disposed(ctx context.Context, d *work.Delivery, err error) error {
-	m, found := d.Item.Message, failure.DispositionOf(err)
-	asked := found.Asks(failure.Retry)
+	m, found := d.Item.Message, calling.DispositionOf(err)
+	asked := found.Asks(calling.Retry)
 	switch {
 	case asked && found.After > 0:
 		return handler.RetryAfter(min(found.After, MaxRetryAfter), err)
@@ -558,8 +558,8 @@ type unsentError struct{ err error }
 
 // Unwrap returns the panic of the sink, without the kind of its value.
 func (e *unsentError) Unwrap() error {
-	if p := failure.PanicOf(e.err); p != nil {
-		return &failure.PanicError{Value: p.Error(), Stack: p.Stack}
+	if p := calling.PanicOf(e.err); p != nil {
+		return &calling.PanicError{Value: p.Error(), Stack: p.Stack}
 	}
 	return nil
 }

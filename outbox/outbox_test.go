@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -148,7 +148,7 @@ func (methodical) RetryAfter() time.Duration { return time.Hour }
 func TestAnyOtherErrorOfTheSinkIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{
-		"an error that lasts":         func() error { return failure.LastingError("not migrated") },
+		"an error that lasts":         func() error { return calling.LastingError("not migrated") },
 		"methods":                     func() error { return methodical{} },
 		"a closed store":              func() error { return messagestore.ErrClosed },
 		"a panic":                     func() error { panic("sink") },

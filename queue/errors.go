@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
@@ -66,4 +66,4 @@ func (e *KeyReusedError) Error() string {
 }
 
 // Unwrap makes a handler that returns the error park its message.
-func (*KeyReusedError) Unwrap() error { return failure.Parked }
+func (*KeyReusedError) Unwrap() error { return calling.Parked }

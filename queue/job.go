@@ -9,7 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
@@ -45,7 +45,7 @@ type Job struct {
 // JobOf returns the job that a handler works on, or nil if ctx does not come from a handler of a
 // queue.
 func JobOf(ctx context.Context) *Job {
-	job, _ := callctx.Of(ctx).Job.(*Job)
+	job, _ := calling.CallerOf(ctx).Job.(*Job)
 	return job
 }
 

@@ -12,9 +12,8 @@ import (
 
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/wakeups"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -217,7 +216,7 @@ func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition,
 		if slices.Contains(in[:i], in[i]) {
 			continue
 		}
-		some, err = wakeups.FollowersIn(ctx, q.store, in[i], position, func(m *messagestore.Message) bool {
+		some, err = waiting.FollowersIn(ctx, q.store, in[i], position, func(m *messagestore.Message) bool {
 			return m.Metadata.CausationStream == item.Message.Stream && m.Metadata.CausationPosition == item.Message.Position
 		})
 		found = append(found, some...)
@@ -226,7 +225,7 @@ func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition,
 }
 
 func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPosition, in []messagestore.StreamName) (last Item, err error) {
-	changed, stop := wakeups.WatchStreams(q.store, awaitPoll, in...)
+	changed, stop := waiting.WatchStreams(q.store, awaitPoll, in...)
 	defer stop()
 	for began := time.Now(); ; {
 		found, err := q.driver.QueueItem(ctx, q.of, position)
@@ -339,7 +338,7 @@ func (q *Queue) Remove(ctx context.Context, opts *RemoveOpts) (nameKept bool, er
 	if opts == nil {
 		opts = &RemoveOpts{}
 	}
-	var o retry.Outcome
+	var o waiting.Outcome
 	removal := queuing.Removal{Queue: q.of, Unfinished: opts.Unfinished, FreeName: opts.FreeName}
 	removed, err := q.driver.QueueRemove(ctx, removal)
 	if err = o.Of(err); o.IsUnknown() && ctx.Err() == nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/retry"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -146,7 +146,7 @@ func (q *Queue) end(ctx context.Context, session int64, lease time.Duration, f q
 	t := queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Finishes: []queuing.Finish{f}}
 	taken, err := q.driver.QueueTake(ctx, t)
 	if errors.Is(err, messagestore.ErrOutcomeUnknown) && ctx.Err() == nil {
-		var o retry.Outcome
+		var o waiting.Outcome
 		_ = o.Of(err)
 		taken, err = q.driver.QueueTake(ctx, t)
 		err = o.Of(err)

@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
@@ -155,7 +155,7 @@ func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 	}
 	defer q.working.Store(false)
 	handle := func(ctx context.Context, d *work.Delivery) error {
-		return h.Handle(callctx.With(ctx, func(c *callctx.Caller) { c.Job = q.jobOf(d) }), d.Item.Message)
+		return h.Handle(calling.WithCaller(ctx, func(c *calling.Caller) { c.Job = q.jobOf(d) }), d.Item.Message)
 	}
 	return q.fail("work", work.Run(ctx, q.source, work.Config{
 		MaxWorkers: c.MaxWorkers, Prefetch: c.Prefetch, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval, Handle: handle,

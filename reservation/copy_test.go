@@ -9,8 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -76,7 +75,7 @@ func TestAReusedKeyIsATypedError(t *testing.T) {
 
 	reused, ok := errors.AsType[*reservation.KeyReusedError](err)
 	require.True(t, ok)
-	require.True(t, failure.DispositionOf(reused).Asks(failure.Park))
+	require.True(t, calling.DispositionOf(reused).Asks(calling.Park))
 	require.Equal(t, "AAA", reused.Key)
 	require.Equal(t, place(command, "accounts").With("AAA"), reused.Stream)
 	require.Equal(t, messagestore.Version(0), reused.Winner.Metadata.CausationPosition)
@@ -191,7 +190,7 @@ func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
 			err := mux.Handle(t.Context(), m)
 
 			requireNoReservation(t, err, m.Stream)
-			require.Equal(t, failure.Park, failure.DispositionOf(err).Kind)
+			require.Equal(t, calling.Park, calling.DispositionOf(err).Kind)
 			require.Empty(t, handled)
 			require.Empty(t, told.all)
 		})
@@ -259,7 +258,7 @@ func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
 		handler.Register(mux, f(newReserver(t, other, nil)))
 		m := send(t, store, command, Deposit{"AAA", 10})
 
-		err := mux.Handle(callctx.With(t.Context(), func(c *callctx.Caller) { c.Consumer = "accounts" }), m)
+		err := mux.Handle(calling.WithCaller(t.Context(), func(c *calling.Caller) { c.Consumer = "accounts" }), m)
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, `invalid store of reserver "accounts": it is another store than that of consumer accounts: Deposit account:command-123@0 is not there`)

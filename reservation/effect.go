@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/wakeups"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -61,7 +61,7 @@ func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, 
 		}
 	}
 	for _, name := range streams {
-		events, err := wakeups.FollowersIn(ctx, r.store, name, result.Winner.Metadata.CausationGlobalPosition, ledTo(result.Winner))
+		events, err := waiting.FollowersIn(ctx, r.store, name, result.Winner.Metadata.CausationGlobalPosition, ledTo(result.Winner))
 		if err != nil {
 			return Effect{}, fmt.Errorf("outcome of %s: %w", stream, err)
 		}
@@ -79,7 +79,7 @@ func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, ke
 	if err != nil {
 		return Effect{}, fmt.Errorf("await: %w", err)
 	}
-	changed, stop := wakeups.WatchStreams(r.store, awaitInterval, append([]messagestore.StreamName{stream}, in...)...)
+	changed, stop := waiting.WatchStreams(r.store, awaitInterval, append([]messagestore.StreamName{stream}, in...)...)
 	defer stop()
 	for {
 		effect, err := r.Outcome(ctx, source, key, in...)

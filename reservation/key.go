@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -63,7 +63,7 @@ func invalidKey(key, rule string) error {
 type hopelessError struct{ error }
 
 // Unwrap makes a consumer stop, or park the message, without a retry.
-func (e *hopelessError) Unwrap() []error { return []error{e.error, failure.Refused} }
+func (e *hopelessError) Unwrap() []error { return []error{e.error, calling.Refused} }
 
 // KeyOf returns the key after which a reservation stream is named, the last part of its identifier.
 // It is not ok if that part is not a valid key, or if the key was too long, because then the name

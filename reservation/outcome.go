@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -92,7 +92,7 @@ func (e *KeyReusedError) Error() string {
 }
 
 // Unwrap makes a consumer park the message at once.
-func (e *KeyReusedError) Unwrap() error { return failure.Parked }
+func (e *KeyReusedError) Unwrap() error { return calling.Parked }
 
 // A NoReservationError says that the stream named after the key of a command begins with a message
 // that is not a reservation: it was written there without one, or by another client. Or the stream
@@ -113,7 +113,7 @@ func (e *NoReservationError) Error() string {
 }
 
 // Unwrap makes a consumer park the message at once.
-func (e *NoReservationError) Unwrap() error { return failure.Parked }
+func (e *NoReservationError) Unwrap() error { return calling.Parked }
 
 // An otherConsumerError says that two consumers use one [Reserver], or two reservers with one name:
 // the second would find each key taken by the first, and have no effect. Make a reserver for each
@@ -138,7 +138,7 @@ func (e *otherConsumerError) Error() string {
 
 // Is matches ErrLasting: the consumer always stops at once, because every message would fail the
 // same way.
-func (*otherConsumerError) Is(target error) bool { return target == failure.ErrLasting }
+func (*otherConsumerError) Is(target error) bool { return target == calling.ErrLasting }
 
 // A lastingError always makes a consumer stop at once, because every message would fail the same
 // way.
@@ -147,7 +147,7 @@ type lastingError struct{ error }
 func (e *lastingError) Unwrap() error { return e.error }
 
 // Is reports whether target is ErrLasting.
-func (*lastingError) Is(target error) bool { return target == failure.ErrLasting }
+func (*lastingError) Is(target error) bool { return target == calling.ErrLasting }
 
 // An otherStoreError says that a reserver and its consumer use different stores: a reservation
 // would not be in one write with the events, and the consumer would not see it. The consumer is
@@ -170,5 +170,5 @@ func (e *otherStoreError) Error() string {
 // Is reports whether target is [messagestore.ErrInvalid]. It also matches ErrLasting: the consumer
 // always stops at once, because every message would fail the same way.
 func (*otherStoreError) Is(target error) bool {
-	return target == messagestore.ErrInvalid || target == failure.ErrLasting
+	return target == messagestore.ErrInvalid || target == calling.ErrLasting
 }

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -263,7 +263,7 @@ func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	if m == nil {
 		return messagestore.NewInvalidError("message", nil, "it is nil")
 	}
-	name := callctx.Of(ctx).Consumer
+	name := calling.CallerOf(ctx).Consumer
 	if name == "" {
 		return nil
 	}
@@ -300,7 +300,7 @@ func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer 
 // ofOther returns an error if another consumer than the one in ctx made the reservation first, so
 // that the effect of this consumer's handler would be missing.
 func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) error {
-	by, name := first.Metadata.Local.Get(byProperty), callctx.Of(ctx).Consumer
+	by, name := first.Metadata.Local.Get(byProperty), calling.CallerOf(ctx).Consumer
 	if by == "" || name == "" || by == name || slices.Contains(r.config.Consumers, by) {
 		return nil
 	}
@@ -309,7 +309,7 @@ func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) err
 
 // by records the consumer of ctx in the local properties of a reservation.
 func by(ctx context.Context, local messagestore.Properties) {
-	if name := callctx.Of(ctx).Consumer; name != "" {
+	if name := calling.CallerOf(ctx).Consumer; name != "" {
 		local[byProperty] = name
 	}
 }
@@ -563,7 +563,7 @@ func (r *Reserver) readBy(ctx context.Context, copies messagestore.Category) {
 	if !r.read.CompareAndSwap(false, true) {
 		return
 	}
-	by := callctx.Of(ctx)
+	by := calling.CallerOf(ctx)
 	page, err := r.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: copies.WithType("position"), Limit: 1})
 	switch {
 	case err != nil:
@@ -581,5 +581,5 @@ func (r *Reserver) check(ctx context.Context, m *messagestore.Message) error {
 	if err := r.serves(ctx, m); err != nil {
 		return err
 	}
-	return r.holds(ctx, m, callctx.Of(ctx).Consumer)
+	return r.holds(ctx, m, calling.CallerOf(ctx).Consumer)
 }

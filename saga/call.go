@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/wakeups"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -248,7 +248,7 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 
 // awaitNews waits until there may be something new in a saga's stream, or until its item is dead,
 // which no message reports.
-func (c *core) awaitNews(ctx context.Context, w *wakeups.Waiter, first *messagestore.Message) (dead bool, err error) {
+func (c *core) awaitNews(ctx context.Context, w *waiting.Waiter, first *messagestore.Message) (dead bool, err error) {
 	driver, err := queuing.Of(c.store)
 	for times := 1; err == nil && !dead; times++ {
 		timer := time.NewTimer(outage.Pause(times, lookAfter, maxLookAfter))
@@ -275,7 +275,7 @@ const (
 )
 
 // waitAtMost waits until there may be something new, for at most the given time.
-func waitAtMost(ctx context.Context, w *wakeups.Waiter, most time.Duration) error {
+func waitAtMost(ctx context.Context, w *waiting.Waiter, most time.Duration) error {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 // compensate undoes the steps that began, the last first, by their records. The function is not
@@ -53,8 +53,8 @@ func (l *life) undo(ctx context.Context, began *step) error {
 	err := defined.undo(ctx, l, began)
 	ofStore, isStore := errors.AsType[*storeError](err)
 	_, isStuck := errors.AsType[*suspension](err)
-	found := failure.DispositionOf(err)
-	asked := found.Asks(failure.Retry)
+	found := calling.DispositionOf(err)
+	asked := found.Asks(calling.Retry)
 	switch {
 	case err == nil || isStuck:
 		return err
@@ -62,7 +62,7 @@ func (l *life) undo(ctx context.Context, began *step) error {
 		return ofStore.error
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case found.Asks(failure.Skip):
+	case found.Asks(calling.Skip):
 		return skipped(began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
 	case found != nil && !asked, !asked && of.undoing.MaxAttempts > 0 && began.undoFailures+1 >= of.undoing.MaxAttempts:
 		return suspend(whyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))

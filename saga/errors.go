@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -101,7 +101,7 @@ func judge(err error) (outage, definite bool) {
 		outage := slices.Contains([]int{5, 6, 7, 8, 10, 13, 14}, e.Code()&0xff)
 		return outage, !outage
 	}
-	_, again := errors.AsType[*failure.RetryableError](err) // a connection that was lost, since it has no code
+	_, again := errors.AsType[*calling.RetryableError](err) // a connection that was lost, since it has no code
 	_, network := errors.AsType[net.Error](err)
 	return again || network, false
 }
@@ -177,7 +177,7 @@ func shorten(s string) string {
 
 // askedPause returns the pause before the next attempt that a function has asked for by
 // handler.RetryAfter. Each attempt is recorded, so the pause is at least a second.
-func askedPause(asked *failure.DispositionError) time.Duration {
+func askedPause(asked *calling.DispositionError) time.Duration {
 	if asked.After <= 0 {
 		return time.Second
 	}

@@ -9,8 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -396,7 +395,7 @@ func (l *life) correlated(command messagestore.StreamWrite, step string, attempt
 }
 
 func (l *life) withKey(ctx context.Context, step string) context.Context {
-	return callctx.With(ctx, func(c *callctx.Caller) { c.Step = &stepCall{key: string(l.stream) + "+" + step} })
+	return calling.WithCaller(ctx, func(c *calling.Caller) { c.Step = &stepCall{key: string(l.stream) + "+" + step} })
 }
 
 // stepGrace is how long after its time-out a function of a step may take to return.
@@ -414,7 +413,7 @@ func attempt[T any](ctx context.Context, l *life, of *definition, f func(context
 	ctx, cancel := context.WithTimeout(l.withKey(ctx, of.name), of.timeout)
 	defer cancel()
 	out, began := new(T), time.Now()
-	done := failure.Go(func() (err error) {
+	done := calling.Go(func() (err error) {
 		*out, err = f(ctx)
 		return err
 	})
@@ -453,7 +452,7 @@ func (l *life) abandoned(step string, took time.Duration) {
 // logStack logs the stack of a function that panicked or ended its goroutine: a step's, or the
 // saga's if step is "". No message of the saga has the stack.
 func (l *life) logStack(step string, err error) {
-	if stack := failure.Stack(err); stack != "" {
+	if stack := calling.Stack(err); stack != "" {
 		l.config.Logger.Warn().Str("saga", string(l.stream)).Str("step", step).Str(logger.Stack, stack).Msg("a function of a saga did not return")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -109,7 +109,7 @@ func Answer[T messagestore.Body, Out any](
 		switch {
 		case err == nil:
 			replied, err = c.reply(asked, out)
-		case failure.DispositionOf(err).Asks(failure.Refuse):
+		case calling.DispositionOf(err).Asks(calling.Refuse):
 			replied, err = repliedEvent{Step: asked, Error: textOf(err)}, nil
 		}
 		if err != nil {

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -426,7 +426,7 @@ func (r *Run) asks(a *asked) error {
 		return err
 	case r.ctx.Err() != nil:
 		return r.ctx.Err()
-	case err != nil && failure.DispositionOf(err) == nil:
+	case err != nil && calling.DispositionOf(err) == nil:
 		return suspend(whyFailed, a.of.name, fmt.Errorf("make its command: %w", err))
 	case err != nil:
 		failed, err := r.failed(a.one, r.beginning(a.began), err)
@@ -458,7 +458,7 @@ func (r *Run) call(all []*one) error {
 		go func() {
 			o := outcome{one: c}
 			defer func() { outcomes <- o }()
-			o.err = failure.Call(func() (err error) {
+			o.err = calling.Call(func() (err error) {
 				o.output, err = attempt(ctx, r.life, c.of, c.do)
 				return err
 			})
@@ -501,7 +501,7 @@ func (r *Run) failed(c *one, before *step, err error) (failedEvent, error) {
 	if before != nil {
 		f.Attempt, failures = before.attempts, before.failures+1
 	}
-	found := failure.DispositionOf(err)
+	found := calling.DispositionOf(err)
 	stuck, isStuck := errors.AsType[*suspension](err)
 	switch {
 	case isStuck:
@@ -510,14 +510,14 @@ func (r *Run) failed(c *one, before *step, err error) (failedEvent, error) {
 		return f, err
 	case r.ctx.Err() != nil:
 		return f, r.ctx.Err() // the process stops: it is no failure of the step, whatever the error
-	case found.Asks(failure.Park):
+	case found.Asks(calling.Park):
 		return f, suspend(whyFailed, c.of.name, err)
-	case found.Asks(failure.Skip):
+	case found.Asks(calling.Skip):
 		return f, skipped(c.of.name, err)
-	case found.Asks(failure.Refuse):
+	case found.Asks(calling.Refuse):
 		f.Refused = true
 		return f, nil
-	case found.Asks(failure.Retry):
+	case found.Asks(calling.Retry):
 		f.Asked = true
 	case failures >= c.of.retry.MaxAttempts:
 		return f, nil
@@ -672,7 +672,7 @@ var errStuck = fmt.Errorf("the function has called no step for %v, and has not r
 func (r *Run) run(f func(r *Run, input json.RawMessage) (json.RawMessage, error), input json.RawMessage) (json.RawMessage, error) {
 	r.idle = time.Now()
 	var output json.RawMessage
-	done := failure.Go(func() (err error) {
+	done := calling.Go(func() (err error) {
 		output, err = f(r, input)
 		return err
 	})
@@ -719,7 +719,7 @@ func (l *life) forward(ctx context.Context) error {
 		return suspend(whyStuck, "", errStuck)
 	}
 	l.logStack("", err)
-	_, panicked := err.(*failure.PanicError) //nolint:errorlint // the run makes it, and nothing wraps it
+	_, panicked := err.(*calling.PanicError) //nolint:errorlint // the run makes it, and nothing wraps it
 	_, stuck := errors.AsType[*suspension](r.stop)
 	_, unfit := errors.AsType[*suspension](err)
 	switch {
@@ -748,7 +748,7 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 	for _, c := range r.open {
 		return suspend(whyInvalid, c.of.name, cmp.Or(c.refused, invalid("step", c.of.name, "Go was called, and not Join")))
 	}
-	found := failure.DispositionOf(err)
+	found := calling.DispositionOf(err)
 	unfit, isUnfit := errors.AsType[*SignalError](err)
 	switch {
 	case found == nil && isUnfit:
@@ -760,11 +760,11 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 			}
 		}
 		return l.write(ctx, completedEvent{Output: output})
-	case found.Asks(failure.Skip):
+	case found.Asks(calling.Skip):
 		return skipped("", err)
-	case found.Asks(failure.Retry):
+	case found.Asks(calling.Retry):
 		return l.runAgain(ctx, askedPause(found))
-	case found.Asks(failure.Park) || l.pivoted():
+	case found.Asks(calling.Park) || l.pivoted():
 		name := ""
 		if failed, is := errors.AsType[*StepError](err); is {
 			name = failed.Step

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/wakeups"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -87,7 +87,7 @@ type core struct {
 	name      string
 	category  messagestore.Category
 	source    work.Source        // the queue of the sagas' streams
-	wakeups   *wakeups.Wakeups   // by the messages with which a saga ends or is suspended
+	wakeups   *waiting.Wakeups   // by the messages with which a saga ends or is suspended
 	defined   map[string]anyStep // the steps
 	functions map[int]func(r *Run, input json.RawMessage) (json.RawMessage, error)
 	config    Config
@@ -156,7 +156,7 @@ func newSaga[In, Out any](store store, name string, f func(r *Run, in In) (Out, 
 		Logger: c.config.Logger, Wakes: wakeTypes, Pokes: work.NewPokes(),
 	}
 	c.kept = newKept()
-	c.wakeups = wakeups.New(store, c.category, []string{typeCompleted, typeCompensated, typeResolved, typeSuspended}, c.config.PollInterval, c.config.Logger).Paced(c.tailPause)
+	c.wakeups = waiting.NewWakeups(store, c.category, []string{typeCompleted, typeCompensated, typeResolved, typeSuspended}, c.config.PollInterval, c.config.Logger).Paced(c.tailPause)
 	return &Saga[In, Out]{c}, nil
 }
 

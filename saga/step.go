@@ -10,9 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -414,7 +413,7 @@ func commit[Tx any](
 		}
 		called = true
 		added := &adding{own: at.stream}
-		refused = failure.Call(func() (err error) {
+		refused = calling.Call(func() (err error) {
 			defer added.end()
 			events, err = f(withAdding(ctx, added), tx)
 			return err
@@ -431,7 +430,7 @@ func commit[Tx any](
 	if err == nil {
 		return all[0], events, nil
 	}
-	retryable, is := errors.AsType[*failure.RetryableError](err)
+	retryable, is := errors.AsType[*calling.RetryableError](err)
 	state, _ := isOutageState(err)
 	conflict, isConflict := errors.AsType[*messagestore.VersionConflictError](err)
 	switch {
@@ -458,7 +457,7 @@ type stepCall struct {
 }
 
 func stepOf(ctx context.Context) stepCall {
-	if s, is := callctx.Of(ctx).Step.(*stepCall); is {
+	if s, is := calling.CallerOf(ctx).Step.(*stepCall); is {
 		return *s
 	}
 	return stepCall{}
@@ -467,7 +466,7 @@ func stepOf(ctx context.Context) stepCall {
 func withAdding(ctx context.Context, a *adding) context.Context {
 	s := stepOf(ctx)
 	s.adding = a
-	return callctx.With(ctx, func(c *callctx.Caller) { c.Step = &s })
+	return calling.WithCaller(ctx, func(c *calling.Caller) { c.Step = &s })
 }
 
 // An adding collects the writes that the function of a TxStep adds in one call.

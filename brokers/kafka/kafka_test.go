@@ -19,7 +19,7 @@ import (
 	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	kafkabroker "github.com/dibs-go/dibs/brokers/kafka"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -254,7 +254,7 @@ func TestATopicThatKafkaDoesNotTakeIsRefused(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a b", "ä", "a/b", strings.Repeat("x", 250)} {
 		err := sink.Send(t.Context(), message(name))
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-		require.True(t, failure.DispositionOf(err).Asks(failure.Refuse), name)
+		require.True(t, calling.DispositionOf(err).Asks(calling.Refuse), name)
 	}
 	require.NoError(t, sink.Send(t.Context(), message("payments:outgoing")))
 }
@@ -267,7 +267,7 @@ func TestATopicThatIsMissingIsTriedAgain(t *testing.T) {
 	err := testkit.Must(kafkabroker.NewSink(client, nil)).Send(t.Context(), message("other"))
 
 	require.ErrorIs(t, err, kerr.UnknownTopicOrPartition)
-	require.Nil(t, failure.DispositionOf(err))
+	require.Nil(t, calling.DispositionOf(err))
 }
 
 func TestMistakesAreToldTogether(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -89,7 +89,7 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 	answers := make([]error, len(messages))
 	var all sync.WaitGroup
 	for i, m := range messages {
-		all.Go(func() { answers[i] = failure.Call(func() error { return s.Send(ctx, m) }) })
+		all.Go(func() { answers[i] = calling.Call(func() error { return s.Send(ctx, m) }) })
 	}
 	all.Wait()
 	return answers

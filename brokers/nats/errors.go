@@ -3,7 +3,7 @@ package natsbroker
 import (
 	"fmt"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 // A ForeignMessageError says that the last message of a subject is not from a relay of the same
@@ -21,4 +21,4 @@ func (e *ForeignMessageError) Error() string {
 }
 
 // Unwrap returns a disposition that parks the message.
-func (*ForeignMessageError) Unwrap() error { return failure.Parked }
+func (*ForeignMessageError) Unwrap() error { return calling.Parked }

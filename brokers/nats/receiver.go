@@ -15,7 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/brokers/internal/receiving"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -135,7 +135,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 		var workers sync.WaitGroup
 		for i := range failures {
 			workers.Go(func() {
-				failures[i] = failure.Call(func() error { return r.work(fetching, working) })
+				failures[i] = calling.Call(func() error { return r.work(fetching, working) })
 				stop() // the others
 			})
 		}

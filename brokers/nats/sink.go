@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -181,7 +181,7 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 		done, err := s.end(within, &began[i])
 		if answers[i] = err; !done {
 			rest.Go(func() {
-				answers[i] = failure.Call(func() error { return s.sendAlone(within, m, began[i].answer == nil) })
+				answers[i] = calling.Call(func() error { return s.sendAlone(within, m, began[i].answer == nil) })
 			})
 		}
 	}

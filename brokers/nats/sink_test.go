@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -216,7 +216,7 @@ func FuzzEscape(f *testing.F) {
 }
 
 // refuses reports whether an error is a refusal: its message is dead.
-func refuses(err error) bool { return failure.DispositionOf(err).Asks(failure.Refuse) }
+func refuses(err error) bool { return calling.DispositionOf(err).Asks(calling.Refuse) }
 
 func TestAMessageThatIsTooLargeIsDeadAndThoseBehindItWait(t *testing.T) {
 	t.Parallel()
@@ -290,7 +290,7 @@ func TestAForeignLastMessageParks(t *testing.T) {
 			var foreign *natsbroker.ForeignMessageError
 			require.ErrorAs(t, err, &foreign)
 			require.Equal(t, ack.Sequence, foreign.Sequence)
-			require.True(t, failure.DispositionOf(err).Asks(failure.Park))
+			require.True(t, calling.DispositionOf(err).Asks(calling.Park))
 		})
 	}
 }
@@ -352,7 +352,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 	t.Run("no stream", func(t *testing.T) {
 		err := testkit.Must(natsbroker.NewSink(js, nil)).Send(t.Context(), m)
 		require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
-		require.Nil(t, failure.DispositionOf(err))
+		require.Nil(t, calling.DispositionOf(err))
 	})
 	b.stream(js, nil)
 	t.Run("another stream", func(t *testing.T) {
@@ -360,7 +360,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 		require.NoError(t, err)
 		err = testkit.Must(natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: "OTHER"})).Send(t.Context(), m)
 		require.Error(t, err)
-		require.Nil(t, failure.DispositionOf(err))
+		require.Nil(t, calling.DispositionOf(err))
 	})
 	t.Run("no server", func(t *testing.T) {
 		conn, err := nats.Connect("nats://me:hunter2@127.0.0.1:1", nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
@@ -370,12 +370,12 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 		require.NoError(t, err)
 		err = testkit.Must(natsbroker.NewSink(away, &natsbroker.SinkConfig{Timeout: 50 * time.Millisecond})).Send(t.Context(), m)
 		require.Error(t, err)
-		require.Nil(t, failure.DispositionOf(err))
+		require.Nil(t, calling.DispositionOf(err))
 		require.NotContains(t, err.Error(), "hunter2")
 		conn.Close()
 		err = testkit.Must(natsbroker.NewSink(away, nil)).Send(t.Context(), m)
 		require.ErrorIs(t, err, nats.ErrConnectionClosed)
-		require.Nil(t, failure.DispositionOf(err))
+		require.Nil(t, calling.DispositionOf(err))
 	})
 }
 

@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 const (
@@ -30,7 +30,7 @@ func dialed(ctx context.Context, dial func(ctx context.Context) (*amqp.Connectio
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()
 	var conn *amqp.Connection
-	done := failure.Go(func() (err error) {
+	done := calling.Go(func() (err error) {
 		conn, err = dial(ctx)
 		if err == nil && conn == nil {
 			err = errNoConnection
@@ -62,7 +62,7 @@ func within(conn *amqp.Connection, ask func() error) error {
 
 // closeConnection ends a connection after the broker has received everything that was sent.
 func closeConnection(conn *amqp.Connection) {
-	_ = failure.Call(func() error { return conn.CloseDeadline(time.Now().Add(closeWithin)) }) // it is closed even after an error
+	_ = calling.Call(func() error { return conn.CloseDeadline(time.Now().Add(closeWithin)) }) // it is closed even after an error
 }
 
 // endOf returns the reason why a channel has ended, from closes.

@@ -18,7 +18,7 @@ import (
 	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	rabbitbroker "github.com/dibs-go/dibs/brokers/rabbitmq"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -73,7 +73,7 @@ func returned(t *testing.T, s *server) {
 		require.ErrorAs(t, err, &back)
 		require.Equal(t, rabbitbroker.ReturnedError{Exchange: b.exchange, RoutingKey: "nowhere", Code: amqp.NoRoute, Reason: "NO_ROUTE"}, *back)
 		require.ErrorContains(t, err, "returned the message with routing key nowhere: 312 NO_ROUTE")
-		require.Nil(t, failure.DispositionOf(err), "it is sent again")
+		require.Nil(t, calling.DispositionOf(err), "it is sent again")
 	}
 
 	require.Equal(t, rabbitbroker.SinkStats{Published: 66}, sink.Stats())
@@ -91,7 +91,7 @@ func missingExchange(t *testing.T, s *server) {
 	var refused *amqp.Error
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, amqp.NotFound, refused.Code)
-	require.Nil(t, failure.DispositionOf(err))
+	require.Nil(t, calling.DispositionOf(err))
 	channel := s.channel(t)
 	require.NoError(t, channel.ExchangeDeclare("missing", "fanout", false, true, false, false, nil))
 	require.Error(t, sink.Send(t.Context(), message(topic, "k", 0)), "it routes nowhere")
@@ -243,7 +243,7 @@ func blocked(t *testing.T, s *server) {
 	l.say(t, 10, 60, "low on memory")
 	testkit.Await(t, "the sink knows", func() (bool, any) {
 		err := sink.Send(t.Context(), message(topic, "k", 0))
-		return err != nil && strings.Contains(err.Error(), "the broker takes no messages: low on memory") && failure.DispositionOf(err) == nil, err
+		return err != nil && strings.Contains(err.Error(), "the broker takes no messages: low on memory") && calling.DispositionOf(err) == nil, err
 	})
 	before := b.messages(t, b.queue)
 	require.Error(t, sink.Send(t.Context(), message(topic, "k", 0)))
@@ -269,8 +269,8 @@ func tooLargeAmongOthers(t *testing.T, s *server) {
 		refused := 0
 		for i, err := range sendAll(t, sink, all) {
 			if i != 7 {
-				require.Nil(t, failure.DispositionOf(err), "%v", err)
-			} else if failure.DispositionOf(err).Asks(failure.Refuse) {
+				require.Nil(t, calling.DispositionOf(err), "%v", err)
+			} else if calling.DispositionOf(err).Asks(calling.Refuse) {
 				refused++
 			}
 		}
@@ -454,7 +454,7 @@ func TestADialThatHangsHoldsNobody(t *testing.T) {
 	close(hang)
 	err := testkit.Receive(t, "an answer", answers)
 	require.ErrorContains(t, err, "the host is gone")
-	require.Nil(t, failure.DispositionOf(err))
+	require.Nil(t, calling.DispositionOf(err))
 
 	sink.Close()
 	sink.Close()
@@ -481,7 +481,7 @@ func TestATopicThatIsTooLongIsRefused(t *testing.T) {
 	err := sink.Send(t.Context(), message(strings.Repeat("x", 256), "k", 0))
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.True(t, failure.DispositionOf(err).Asks(failure.Refuse))
+	require.True(t, calling.DispositionOf(err).Asks(calling.Refuse))
 }
 
 func TestADeliveryAsARequest(t *testing.T) {
@@ -499,7 +499,7 @@ func TestADeliveryAsARequest(t *testing.T) {
 	} {
 		got, err := rabbitbroker.Request(m, "transfers")
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-		require.True(t, failure.DispositionOf(err).Asks(failure.Refuse), name)
+		require.True(t, calling.DispositionOf(err).Asks(calling.Refuse), name)
 		require.NotEmpty(t, got.Data, name)
 	}
 }

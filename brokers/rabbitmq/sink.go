@@ -14,7 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -184,7 +184,7 @@ func (s *Sink) current(ctx context.Context) (*publisher, error) {
 
 func (s *Sink) open(o *opening) {
 	var p *publisher
-	err := failure.Call(func() (err error) {
+	err := calling.Call(func() (err error) {
 		p, err = openPublisher(s.closing, s.dial)
 		return err
 	})
@@ -316,7 +316,7 @@ func (p *publisher) writeAll() {
 	for {
 		select {
 		case one := <-p.write:
-			err := failure.Call(func() (err error) {
+			err := calling.Call(func() (err error) {
 				one.confirmation, err = p.channel.PublishWithDeferredConfirm(one.exchange, one.key, true, false, one.message)
 				return err
 			})

@@ -19,7 +19,7 @@ import (
 	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	redisbroker "github.com/dibs-go/dibs/brokers/redis"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/testserver"
 	"github.com/dibs-go/dibs/messagestore"
@@ -223,7 +223,7 @@ func TestAnotherMessageAtThePositionParks(t *testing.T) {
 	var foreign *redisbroker.ForeignMessageError
 	require.ErrorAs(t, err, &foreign)
 	require.Equal(t, redisbroker.ForeignMessageError{Stream: stream, Key: "k", ID: first.ID.String()}, *foreign)
-	require.True(t, failure.DispositionOf(err).Asks(failure.Park))
+	require.True(t, calling.DispositionOf(err).Asks(calling.Park))
 	require.NoError(t, sink.Send(t.Context(), message("other", 7, "2")), "another key has positions of its own")
 }
 
@@ -252,7 +252,7 @@ func TestAKeyThatIsNoStreamIsTriedAgain(t *testing.T) {
 	err := testkit.Must(redisbroker.NewSink(client, nil)).Send(t.Context(), message("k", 1, "1"))
 
 	require.ErrorContains(t, err, "WRONGTYPE")
-	require.Nil(t, failure.DispositionOf(err))
+	require.Nil(t, calling.DispositionOf(err))
 	r := s.Receiver(t, brokertest.ReceiverConfig{Receive: func(context.Context, inbox.Request, error) error { return nil }})
 	require.ErrorContains(t, r.Run(t.Context()), "WRONGTYPE")
 }
@@ -327,7 +327,7 @@ func TestAnEntryAsARequest(t *testing.T) {
 	} {
 		got, err := redisbroker.Request(redis.XMessage{Values: m}, "transfers")
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-		require.True(t, failure.DispositionOf(err).Asks(failure.Refuse), name)
+		require.True(t, calling.DispositionOf(err).Asks(calling.Refuse), name)
 		require.NotEmpty(t, got.Data, name)
 	}
 }
@@ -360,7 +360,7 @@ func TestMistakesAreToldTogether(t *testing.T) {
 	long := message("k", 1, "1")
 	long.Topic = strings.Repeat("x", 3000)
 	err = testkit.Must(redisbroker.NewSink(client, nil)).Send(t.Context(), long)
-	require.True(t, failure.DispositionOf(err).Asks(failure.Refuse))
+	require.True(t, calling.DispositionOf(err).Asks(calling.Refuse))
 	require.Less(t, len(err.Error()), 4000)
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -53,7 +53,7 @@ func (e *ForeignMessageError) Error() string {
 }
 
 // Unwrap returns a disposition that parks the message.
-func (*ForeignMessageError) Unwrap() error { return failure.Parked }
+func (*ForeignMessageError) Unwrap() error { return calling.Parked }
 
 // SinkConfig configures a sink. nil means the defaults.
 type SinkConfig struct {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -229,36 +229,36 @@ func (s *Scenario) ThenError(target error) *Scenario {
 // ThenParked expects an error like [Scenario.ThenError], made by handler.Park.
 func (s *Scenario) ThenParked(target error) *Scenario {
 	s.t.Helper()
-	return s.thenDisposed(failure.Park, "handler.Park", target)
+	return s.thenDisposed(calling.Park, "handler.Park", target)
 }
 
 // ThenRefused expects an error like [Scenario.ThenError], made by handler.Refuse.
 func (s *Scenario) ThenRefused(target error) *Scenario {
 	s.t.Helper()
-	return s.thenDisposed(failure.Refuse, "handler.Refuse", target)
+	return s.thenDisposed(calling.Refuse, "handler.Refuse", target)
 }
 
 // ThenSkipped expects an error like [Scenario.ThenError], made by handler.Skip.
 func (s *Scenario) ThenSkipped() *Scenario {
 	s.t.Helper()
-	return s.thenDisposed(failure.Skip, "handler.Skip", nil)
+	return s.thenDisposed(calling.Skip, "handler.Skip", nil)
 }
 
 // ThenRetryAfter expects an error like [Scenario.ThenError], made by handler.RetryAfter with d. The
 // command is not delivered again; call [Scenario.Redelivered] for that.
 func (s *Scenario) ThenRetryAfter(d time.Duration, target error) *Scenario {
 	s.t.Helper()
-	s.thenDisposed(failure.Retry, "handler.RetryAfter", target)
-	if found := failure.DispositionOf(s.err); found.Asks(failure.Retry) && found.After != d {
+	s.thenDisposed(calling.Retry, "handler.RetryAfter", target)
+	if found := calling.DispositionOf(s.err); found.Asks(calling.Retry) && found.After != d {
 		s.t.Errorf("then: expected a retry after %v, and it is after %v", d, found.After)
 	}
 	return s
 }
 
-func (s *Scenario) thenDisposed(kind failure.Kind, name string, target error) *Scenario {
+func (s *Scenario) thenDisposed(kind calling.Kind, name string, target error) *Scenario {
 	s.t.Helper()
 	s.ThenError(target)
-	if s.err != nil && !failure.DispositionOf(s.err).Asks(kind) {
+	if s.err != nil && !calling.DispositionOf(s.err).Asks(kind) {
 		s.t.Errorf("then: expected an error of %s\ngot:  %v", name, s.err)
 	}
 	return s
@@ -310,7 +310,7 @@ func (s *Scenario) deliver() {
 					} else {
 						s.err = errors.Join(s.err, err)
 					}
-					if found := failure.DispositionOf(err); !found.Asks(failure.Park) && !found.Asks(failure.Skip) {
+					if found := calling.DispositionOf(err); !found.Asks(calling.Park) && !found.Asks(calling.Skip) {
 						return
 					}
 				}

@@ -247,7 +247,7 @@ var mutants = []mutant{
 		[]string{"Wait/EndsWithTheContext"},
 	},
 	{
-		"waiters that nothing wakes", "../internal/wakeups/wakeups.go",
+		"waiters that nothing wakes", "../internal/waiting/wakeups.go",
 		"			one.ring(m)\n", "			_, _ = one, m\n",
 		[]string{"Wait/LineIsServedInItsOrder", "Wait/IsToldTheResult", "Wait/OfSeveralKeysHoldsNothing", "Await/UntilItIsNotHeld"},
 	},

@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
@@ -205,7 +205,7 @@ func TestADriverThatPanicsEndsNoProcess(t *testing.T) {
 		"a relay that catches up": func(s *scene) {
 			s.breaks("queues")
 			r := testkit.Must(outbox.New(s.store, seats, "seats", aSink(func() {}), &outbox.Config{Logger: logger.Silent()}))
-			require.NotNil(s, failure.PanicOf(r.CatchUp(s.Context())))
+			require.NotNil(s, calling.PanicOf(r.CatchUp(s.Context())))
 		},
 		"a tick": func(s *scene) {
 			c := testkit.Must(cron.New(s.store, "tick", &cron.Config{Logger: logger.Silent()}))
@@ -242,12 +242,12 @@ func ends(t *testing.T, run func(context.Context) error, mend func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- failure.Call(func() error { return run(ctx) }) }() // Run may panic as its caller's
+	go func() { ended <- calling.Call(func() error { return run(ctx) }) }() // Run may panic as its caller's
 	time.Sleep(2 * time.Minute)
 	mend()
 	time.Sleep(2 * time.Minute)
 	stop()
 	if err := <-ended; err != nil {
-		require.NotNil(t, failure.PanicOf(err), "%v", err)
+		require.NotNil(t, calling.PanicOf(err), "%v", err)
 	}
 }

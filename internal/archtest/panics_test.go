@@ -21,7 +21,7 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -292,7 +292,7 @@ func TestAMiddlewareThatPanicsAsItIsPutAroundIsNamedWithThePlace(t *testing.T) {
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "it panics as it is put around: panic: broken")
-	var panicked *failure.PanicError
+	var panicked *calling.PanicError
 	require.ErrorAs(t, err, &panicked)
 	require.Contains(t, string(panicked.Stack), "archtest.theBrokenFunction(")
 }

@@ -8,8 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 const (
@@ -56,7 +55,7 @@ func newApart() *apart {
 // onPool calls f with a connection of the pool. While callers hold all of them, upkeep does not
 // wait but gets an extra connection.
 func (l *Link) onPool(ctx context.Context, f func(db DB) error) error {
-	if !callctx.Of(ctx).Upkeep {
+	if !calling.CallerOf(ctx).Upkeep {
 		conn, err := l.pool.Acquire(ctx)
 		if err != nil {
 			return l.Exhausted(AcquireFailed(err))
@@ -176,7 +175,7 @@ func (l *Link) giveApart(ctx context.Context, conn apartConn) {
 		l.apart.linger.Stop()
 	}
 	l.apart.linger = time.AfterFunc(apartLinger, func() {
-		_ = failure.Call(func() error { l.CloseApart(); return nil })
+		_ = calling.Call(func() error { l.CloseApart(); return nil })
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
@@ -61,10 +61,10 @@ func (e *UnsafeSettingsError) Error() string {
 	return text
 }
 
-// Is reports whether target is [ErrUnsafeSettings]; or [failure.ErrLasting], if an operator has to
+// Is reports whether target is [ErrUnsafeSettings]; or [calling.ErrLasting], if an operator has to
 // change a setting.
 func (e *UnsafeSettingsError) Is(target error) bool {
-	return target == ErrUnsafeSettings || target == failure.ErrLasting && e.lasts()
+	return target == ErrUnsafeSettings || target == calling.ErrLasting && e.lasts()
 }
 
 // lasts reports whether an operator has to change a setting.
@@ -97,9 +97,9 @@ func (e *SchemaVersionError) Error() string {
 }
 
 // Is reports whether target is [ErrNotMigrated] or [ErrSchemaTooNew], whichever applies, or
-// [failure.ErrLasting]: an operator has to migrate or to upgrade.
+// [calling.ErrLasting]: an operator has to migrate or to upgrade.
 func (e *SchemaVersionError) Is(target error) bool {
-	if target == failure.ErrLasting {
+	if target == calling.ErrLasting {
 		return true
 	}
 	if e.Version < e.Need {

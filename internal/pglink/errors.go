@@ -10,22 +10,22 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 // Failures, for [errors.Is]. Nothing was read or written.
 var (
 	// ErrNotMigrated is returned when the database does not have the schema, or has an older one.
 	// See [SchemaVersionError].
-	ErrNotMigrated error = failure.LastingError("the schema is not there, or not up to date: run dibs migrate up")
+	ErrNotMigrated error = calling.LastingError("the schema is not there, or not up to date: run dibs migrate up")
 
 	// ErrSchemaTooNew is returned when the database's schema is too new for this release. See
 	// [SchemaVersionError].
-	ErrSchemaTooNew error = failure.LastingError("the schema is too new for this release of the library: upgrade the library")
+	ErrSchemaTooNew error = calling.LastingError("the schema is too new for this release of the library: upgrade the library")
 
 	// ErrAdopting is returned while the messages are in message-db's table: before an adoption has
 	// switched to Dibs's table, and after its undo.
-	ErrAdopting error = failure.LastingError("message-db's messages are not adopted yet: see dibs migrate status")
+	ErrAdopting error = calling.LastingError("message-db's messages are not adopted yet: see dibs migrate status")
 
 	// ErrUnsafeSettings is returned when the server might lose or change acknowledged writes. See
 	// [UnsafeSettingsError].

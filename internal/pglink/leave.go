@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 // LeaveAfter closes db's connection if the caller still uses it when patience has passed since the
@@ -28,7 +28,7 @@ func LeaveAfter(ctx context.Context, db DB, patience time.Duration) (stop func()
 		if pooled, is := db.(*pgxpool.Conn); is {
 			pooled.Hijack() // then its Release does nothing
 		}
-		_ = failure.Call(conn.PgConn().Conn().Close) // the only call that is safe while others use the connection
+		_ = calling.Call(conn.PgConn().Conn().Close) // the only call that is safe while others use the connection
 	}
 	unwatch := context.AfterFunc(ctx, func() {
 		mu.Lock()

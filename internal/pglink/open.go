@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 // connectTimeout bounds one attempt to connect, unless the URL has connect_timeout.
@@ -72,7 +72,7 @@ func inTheClear(c *pgx.ConnConfig) string {
 // CloseWithin closes a pool. It returns earlier if the context ends: pgx waits up to 15 seconds for
 // a server that does not answer.
 func CloseWithin(ctx context.Context, pool *pgxpool.Pool) {
-	closed := failure.Go(func() error { pool.Close(); return nil })
+	closed := calling.Go(func() error { pool.Close(); return nil })
 	select {
 	case <-closed: //nolint:errcheck // a pool that panics is closed too
 	case <-ctx.Done():

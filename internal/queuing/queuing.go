@@ -35,7 +35,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -438,11 +438,11 @@ type removedError struct{}
 
 func (removedError) Error() string { return "the queue was removed" }
 
-func (removedError) Is(target error) bool { return target == failure.ErrLasting }
+func (removedError) Is(target error) bool { return target == calling.ErrLasting }
 
 // ErrTooManyQueues is returned by a call that would make one more queue in a category that has
 // [MaxQueues]. Nothing was changed, and the call fails until a queue of the category is removed.
-var ErrTooManyQueues error = failure.LastingError(fmt.Sprintf("the category has %d queues, and no more are made: remove those that nothing works on", MaxQueues))
+var ErrTooManyQueues error = calling.LastingError(fmt.Sprintf("the category has %d queues, and no more are made: remove those that nothing works on", MaxQueues))
 
 // MaxWaiting bounds the count of [RemovedQueue].Waiting.
 const MaxWaiting = 100_000

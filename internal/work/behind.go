@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -116,7 +116,7 @@ func (w *worker) listBehind(ctx context.Context) bool {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var items []queuing.Item
-	err := failure.Call(func() (err error) { // without mu, which the handler's goroutine leaves only if it has it
+	err := calling.Call(func() (err error) { // without mu, which the handler's goroutine leaves only if it has it
 		items, err = w.Driver.QueueItems(call, queuing.List{Queue: w.Queue, State: queuing.Held, From: from, Limit: maxBehind})
 		return err
 	})

@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 )
 
@@ -182,7 +181,7 @@ func (w *worker) begin(ctx context.Context, asked time.Time, session int64, item
 		w.rate.size += len(item.Message.Data)
 	}
 	w.rate.size /= max(1, len(items))
-	base := callctx.With(context.WithoutCancel(ctx), func(c *callctx.Caller) { c.Consumer, c.Category, c.Upkeep = w.Queue.Name, "", false })
+	base := calling.WithCaller(context.WithoutCancel(ctx), func(c *calling.Caller) { c.Consumer, c.Category, c.Upkeep = w.Queue.Name, "", false })
 	for _, item := range items {
 		f := &Delivery{Item: item, of: w, session: session}
 		w.deliveries[f.ID()] = f
@@ -283,8 +282,8 @@ func (w *worker) handle(ctx context.Context, f *Delivery, err *error) {
 	if *err = f.Check(ctx); *err != nil {
 		return
 	}
-	*err = failure.ErrExited
-	defer failure.Catch(err)
+	*err = calling.ErrExited
+	defer calling.Catch(err)
 	*err = w.config.Handle(ctx, f)
 }
 

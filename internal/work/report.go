@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
@@ -86,7 +86,7 @@ func (w *worker) finishOf(f *Delivery, err error) queuing.Finish {
 	if isNotBegun(err) {
 		finish.Error = text.Log(err)
 	} else {
-		finish = w.config.Finish(f, err, f.ended || w.stopping && failure.Is(err, context.Canceled))
+		finish = w.config.Finish(f, err, f.ended || w.stopping && calling.Is(err, context.Canceled))
 	}
 	finish.Delivery = f.ID()
 	return finish
@@ -98,17 +98,17 @@ func (w *worker) finishOf(f *Delivery, err error) queuing.Finish {
 // something else.
 func FinishOf(d *Delivery, err error, stopped bool, least, most time.Duration) queuing.Finish {
 	finish := queuing.Finish{Kind: queuing.Complete}
-	disposed := failure.DispositionOf(err)
-	if err == nil || disposed.Asks(failure.Skip) {
+	disposed := calling.DispositionOf(err)
+	if err == nil || disposed.Asks(calling.Skip) {
 		return finish
 	}
 	finish.Error = text.Log(err)
 	switch {
-	case disposed.Asks(failure.Retry):
+	case disposed.Asks(calling.Retry):
 		finish.Kind, finish.Delay = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay)
-	case disposed.Asks(failure.Park), disposed.Asks(failure.Refuse):
+	case disposed.Asks(calling.Park), disposed.Asks(calling.Refuse):
 		finish.Kind = queuing.Bury
-	case failure.Is(err, handler.ErrUnknownType) && failure.PanicOf(err) == nil: // a newer process may know it
+	case calling.Is(err, handler.ErrUnknownType) && calling.PanicOf(err) == nil: // a newer process may know it
 		finish.Kind, finish.Delay = queuing.Defer, outage.Pause(d.Item.Version+1, least, most)
 	case stopped:
 		finish.Kind = queuing.Unhandled
@@ -134,7 +134,7 @@ func (w *worker) decided(e *ending) {
 		event, what = w.log().Warn(), "item skipped"
 	case queuing.Defer:
 		event, what = w.log().Debug(), "item deferred"
-		if failure.Is(e.err, handler.ErrUnknownType) {
+		if calling.Is(e.err, handler.ErrUnknownType) {
 			event, what = w.log().Warn(), "item has no handler"
 		}
 	case queuing.Retry, queuing.Bury:
@@ -145,7 +145,7 @@ func (w *worker) decided(e *ending) {
 			event, what = w.log().Error(), "item is dead"
 		}
 		event = event.Int("failures", f.Item.Failures+1)
-		if stack := failure.Stack(e.err); stack != "" && f.Item.Failures == 0 {
+		if stack := calling.Stack(e.err); stack != "" && f.Item.Failures == 0 {
 			event = event.Str(logger.Stack, stack)
 		}
 	default:

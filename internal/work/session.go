@@ -8,11 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/waiting"
 )
 
 // A lease is the lease of a worker's session. It is extended while the session has items.
@@ -46,8 +45,8 @@ func NewSession() int64 {
 func (s *Source) Leave(ctx context.Context, session int64, until time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaveTimeout)
 	defer cancel()
-	decided := func(err error) bool { return retry.Lasts(err) || !time.Now().Before(until) }
-	err := retry.Loop{Decided: decided}.Do(ctx, func() error {
+	decided := func(err error) bool { return waiting.Lasts(err) || !time.Now().Before(until) }
+	err := waiting.Loop{Decided: decided}.Do(ctx, func() error {
 		return s.Driver.QueueLeave(ctx, queuing.Leave{Queue: s.Queue, Session: session})
 	})
 	if err != nil {
@@ -156,9 +155,9 @@ func (w *worker) beat(ctx context.Context) {
 			continue // the session may end
 		}
 		began := time.Now()
-		call, cancel := context.WithDeadline(callctx.Upkeep(ctx), later(until.Add(-w.margin()), began.Add(w.config.Lease/10)))
+		call, cancel := context.WithDeadline(calling.Upkeep(ctx), later(until.Add(-w.margin()), began.Add(w.config.Lease/10)))
 		var lost []queuing.Delivery
-		err := failure.Call(func() (err error) {
+		err := calling.Call(func() (err error) {
 			lost, err = w.Driver.QueueExtend(call, e)
 			return err
 		})

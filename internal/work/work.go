@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
@@ -487,7 +487,7 @@ func (w *worker) outageKey() outage.Key { return outage.Key{By: "queue " + w.Que
 // storeFailed waits after an error of the store, or returns the error if it lasts.
 func (w *worker) storeFailed(ctx context.Context, err error) error {
 	for _, lasting := range []error{
-		failure.ErrLasting, messagestore.ErrClosed, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, messagestore.ErrInvalid,
+		calling.ErrLasting, messagestore.ErrClosed, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, messagestore.ErrInvalid,
 	} {
 		if errors.Is(err, lasting) {
 			return err

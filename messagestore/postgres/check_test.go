@@ -23,7 +23,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
@@ -274,7 +274,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, test.says)
 		versions := testkit.As[*pglink.SchemaVersionError](t, err)
 		require.Equal(t, &pglink.SchemaVersionError{Schema: schema, Version: test.version, Serves: test.serves, Need: made}, versions)
-		require.ErrorIs(t, err, failure.ErrLasting)
+		require.ErrorIs(t, err, calling.ErrLasting)
 		for _, other := range []error{postgres.ErrNotMigrated, postgres.ErrSchemaTooNew} {
 			require.Equal(t, errors.Is(test.err, other), errors.Is(err, other))
 		}
@@ -519,7 +519,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 
 	err := tryOpen(t, url)
 	requireUnsafe(t, err, recovering)
-	require.NotErrorIs(t, err, failure.ErrLasting, "it is promoted, or the next connection reaches the primary")
+	require.NotErrorIs(t, err, calling.ErrLasting, "it is promoted, or the next connection reaches the primary")
 
 	pool := pgtest.Connect(t, url)
 	driver := testkit.Must(postgres.New(pool, nil))

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -181,7 +181,7 @@ func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) 
 		fences.trust(appends)
 		return nil
 	case pglink.Retryable(err):
-		return &failure.RetryableError{Cause: failed(err)}
+		return &calling.RetryableError{Cause: failed(err)}
 	}
 	return failed(err)
 }
@@ -197,7 +197,7 @@ func (t *transaction) notCommitted(ctx context.Context, err error, appends []mes
 	case isRaised(e, "dibs:refused") || e.Code == "DB003" || e.Code == "23505" && (e.ConstraintName == "messages_id" || e.ConstraintName == "messages_stream"):
 		return t.reason(ctx, appends)
 	case pglink.Retryable(err) || pglink.Stale(err):
-		return nil, &failure.RetryableError{Cause: failed(err)}
+		return nil, &calling.RetryableError{Cause: failed(err)}
 	}
 	return nil, refused(err, appends)
 }
@@ -216,13 +216,13 @@ func (t *transaction) reason(ctx context.Context, appends []messagestore.Append)
 	answers, err := t.ask(ctx, appends, []string{rollBackSQL, beginSQL}, []string{rollBackSQL})
 	switch {
 	case err != nil && (pglink.Retryable(err) || pglink.Stale(err)):
-		return nil, &failure.RetryableError{Cause: failed(err)}
+		return nil, &calling.RetryableError{Cause: failed(err)}
 	case err != nil:
 		return nil, refused(fmt.Errorf("the messages are not written, and the question why failed: %w", err), appends)
 	case t.fences.raised(answers):
-		return nil, &failure.RetryableError{Cause: errors.New("a fence was raised")}
+		return nil, &calling.RetryableError{Cause: errors.New("a fence was raised")}
 	case len(answers) > 0 && answers[0].outcome == "written":
-		return nil, &failure.RetryableError{Cause: errReasonGone}
+		return nil, &calling.RetryableError{Cause: errReasonGone}
 	}
 	written, _, err := outcome(answers, appends)
 	return written, err

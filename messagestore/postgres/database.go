@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -79,7 +79,7 @@ func (b *database) reads(ctx context.Context, f func(db DB) error) error {
 // for the call. Upkeep has its own goroutine and, over a pool, its own connection.
 func (b *database) onlyConnection(ctx context.Context) bool {
 	h, is := ctx.Value(heldKey{b}).(*held)
-	if !is || callctx.Of(ctx).Upkeep || b.link.Connections() != 1 {
+	if !is || calling.CallerOf(ctx).Upkeep || b.link.Connections() != 1 {
 		return false
 	}
 	h.turn.Lock()

@@ -11,8 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -122,7 +121,7 @@ func (g *gathering) next(f *flight) []*gathered {
 // gathers reports whether a read may be combined with others: not in a transaction, and not for
 // upkeep.
 func (g *gathering) gathers(ctx context.Context) bool {
-	return g.most > 0 && ctx != nil && !callctx.Of(ctx).Upkeep && ctx.Value(heldKey{g.database}) == nil
+	return g.most > 0 && ctx != nil && !calling.CallerOf(ctx).Upkeep && ctx.Value(heldKey{g.database}) == nil
 }
 
 func (g *gathering) readGathered(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
@@ -188,7 +187,7 @@ func (g *gathering) fly(f *flight, group []*gathered) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-		err := failure.Call(func() error { return g.readGroup(ctx, group) })
+		err := calling.Call(func() error { return g.readGroup(ctx, group) })
 		cancel()
 		for _, r := range group {
 			r.err = err

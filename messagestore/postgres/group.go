@@ -10,8 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/callctx"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
@@ -111,7 +110,7 @@ func (g *groups) appendEither(ctx context.Context, appends []messagestore.Append
 // inGroup reports whether a write may go together with others. Upkeep may not: the writes before it
 // may be waiting for a connection.
 func (g *groups) inGroup(ctx context.Context, appends []messagestore.Append) bool {
-	return len(g.shards) > 0 && !callctx.Of(ctx).Upkeep && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
+	return len(g.shards) > 0 && !calling.CallerOf(ctx).Upkeep && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
 		return len(a.Records) == 0 || a.Conditional()
 	})
 }
@@ -255,7 +254,7 @@ func waitAgain(tickets []*ticket) []*ticket {
 // along, the take goes with it. A panic, for example of a hook or a tracer of the pool, becomes the
 // error of the writes without an answer.
 func (g *groups) commit(ctx context.Context, l *shard, group []*ticket) {
-	err := failure.Call(func() error {
+	err := calling.Call(func() error {
 		i := slices.IndexFunc(group, func(t *ticket) bool { return t.stop != nil })
 		if i < 0 || !g.commitWith(ctx, l, group, group[i].stop) {
 			g.commitWith(ctx, l, group, nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/testkit"
@@ -302,7 +302,7 @@ func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 				}, func(n int) { awaitWaiting(t, g.Driver, n) }})
 
 				for i, err := range errs {
-					require.NotNil(t, failure.PanicOf(err), "%s, %s: %v", what, kind, err)
+					require.NotNil(t, calling.PanicOf(err), "%s, %s: %v", what, kind, err)
 					require.Equal(t, sent, errors.Is(err, messagestore.ErrOutcomeUnknown), "%s, %s: %v", what, kind, err)
 					if !sent {
 						require.Equal(t, messagestore.NoStream, testkit.Must(g.Version(t.Context(), one(i))))

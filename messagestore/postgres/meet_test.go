@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/testkit"
@@ -683,7 +683,7 @@ func TestTransactDoesNotPassACheckOnAnOldSnapshot(t *testing.T) {
 			return []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")}, nil
 		})
 
-		_ = testkit.As[*failure.RetryableError](t, err)
+		_ = testkit.As[*calling.RetryableError](t, err)
 		require.Equal(t, messagestore.Version(1), lastOf(t, driver, stream).Position)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
@@ -268,7 +268,7 @@ func promote(t *testing.T, standby string) {
 func requireLeft(t *testing.T, err error) {
 	t.Helper()
 	requireUnsafe(t, err, postgres.UnsafeSetting{Name: "timeline", Value: "1", Need: "at least 2, that of the server promoted in its place"})
-	require.NotErrorIs(t, err, failure.ErrLasting, "the next connection may reach the one that was promoted")
+	require.NotErrorIs(t, err, calling.ErrLasting, "the next connection may reach the one that was promoted")
 }
 
 // Writes to an old primary are lost. It may still be reached by an open connection, or by a new

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
@@ -618,7 +618,7 @@ func TestATransactionOfBeforeAQuestionIsRefused(t *testing.T) {
 
 	_, err := transacted(t.Context(), driver, lost)
 
-	require.ErrorAs(t, err, new(*failure.RetryableError))
+	require.ErrorAs(t, err, new(*calling.RetryableError))
 	require.ErrorContains(t, err, "a fence was raised")
 	testkit.Do(transacted(t.Context(), driver, lost))(t)
 }
@@ -653,7 +653,7 @@ func TestATransactionMarksACategoryAgain(t *testing.T) {
 		testkit.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion)))(t)
 		testkit.Do(pool.Exec(t.Context(), lost))(t)
 
-		require.ErrorAs(t, testkit.ErrorOf(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))), new(*failure.RetryableError))
+		require.ErrorAs(t, testkit.ErrorOf(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))), new(*calling.RetryableError))
 		for range 2 {
 			testkit.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion)))(t)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -120,7 +120,7 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, ca
 	case ended && cause != nil:
 		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, cause)
 	case cause != nil && pglink.Retryable(cause):
-		return nil, &failure.RetryableError{Cause: cause}
+		return nil, &calling.RetryableError{Cause: cause}
 	case cause != nil:
 		return nil, cause
 	case ended:

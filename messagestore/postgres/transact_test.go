@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/testserver"
@@ -447,7 +447,7 @@ func TestATransactionGoesOnWithoutWhatWasPrepared(t *testing.T) {
 // retried calls f again, as messagestore does, after an error that says so.
 func retried(f func() error) (err error) {
 	for range 3 {
-		if err = f(); !errors.As(err, new(*failure.RetryableError)) {
+		if err = f(); !errors.As(err, new(*calling.RetryableError)) {
 			return err
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -46,7 +46,7 @@ func (t *transaction) notBegun(ctx context.Context, err error) error {
 	if ctx.Err() != nil || !t.conn.IsClosed() {
 		return err
 	}
-	return &failure.RetryableError{NotBegun: true, Cause: fmt.Errorf("the connection was lost before BEGIN: %w", err)}
+	return &calling.RetryableError{NotBegun: true, Cause: fmt.Errorf("the connection was lost before BEGIN: %w", err)}
 }
 
 // prepare prepares the driver's statements, with a round trip each, once per connection.
@@ -73,7 +73,7 @@ func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) 
 	}
 	_, err := t.link.Pipeline(ctx, t.conn, statements...)
 	if pglink.Stale(err) {
-		return nil, &failure.RetryableError{Cause: failed(err)}
+		return nil, &calling.RetryableError{Cause: failed(err)}
 	}
 	if err != nil || len(r.found.Messages) == 0 {
 		return nil, failed(err)

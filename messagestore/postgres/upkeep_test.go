@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
@@ -51,7 +51,7 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 				conn := testkit.Do(pool.Acquire(t.Context()))(t)
 				t.Cleanup(conn.Release)
 			}
-			ctx, cancel := context.WithTimeout(callctx.Upkeep(t.Context()), testkit.WaitLimit)
+			ctx, cancel := context.WithTimeout(calling.Upkeep(t.Context()), testkit.WaitLimit)
 			defer cancel()
 
 			for range 3 {
@@ -101,7 +101,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 	testkit.Receive(t, "the pool connects", dialled)
 	ended := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(callctx.Upkeep(context.WithoutCancel(t.Context())), testkit.WaitLimit)
+		ctx, cancel := context.WithTimeout(calling.Upkeep(context.WithoutCancel(t.Context())), testkit.WaitLimit)
 		defer cancel()
 		_, err := store.Now(ctx)
 		ended <- err
@@ -122,7 +122,7 @@ func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 	driver := testkit.Must(postgres.New(pool, nil))
 	conn := testkit.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
-	testkit.Do(driver.Now(callctx.Upkeep(t.Context())))(t)
+	testkit.Do(driver.Now(calling.Upkeep(t.Context())))(t)
 	sessions := func() (n int) {
 		require.NoError(t, conn.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = $1", t.Name()).Scan(&n))
 		return n
@@ -178,7 +178,7 @@ func TestAConnectionBesideThePoolIsNotReadBetweenCalls(t *testing.T) {
 	t.Cleanup(conn.Release)
 	require.NoError(t, conn.Conn().PgConn().SyncConn(t.Context()))
 
-	testkit.Do(store.Write(callctx.Upkeep(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened()))(t)
+	testkit.Do(store.Write(calling.Upkeep(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened()))(t)
 
 	require.Zero(t, waiting.Load(), "a goroutine of pgx reads until the connection is closed")
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	errortext "github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -24,11 +24,11 @@ var (
 	ErrNotAStore = errors.New("not a message store")
 
 	// ErrNewerSchema is returned when a newer version of this package wrote the file to open.
-	ErrNewerSchema error = failure.LastingError("the schema is newer than this program")
+	ErrNewerSchema error = calling.LastingError("the schema is newer than this program")
 
 	// ErrNoSchema is returned when the database of a caller's transaction does not have the tables:
 	// see [Schema].
-	ErrNoSchema error = failure.LastingError("the message store's tables are not in this database: create them with sqlite.Schema")
+	ErrNoSchema error = calling.LastingError("the message store's tables are not in this database: create them with sqlite.Schema")
 )
 
 // An openError names the file that could not be opened, the cause and the remedy.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -136,7 +136,7 @@ func (w *writer) loop() {
 		case <-w.quit:
 			return // callers in the queue see w.done
 		case first := <-w.queue:
-			if err := failure.Call(func() error { w.turn(first); return nil }); err != nil {
+			if err := calling.Call(func() error { w.turn(first); return nil }); err != nil {
 				w.broken(err, first)
 			}
 		}
@@ -153,8 +153,8 @@ func (w *writer) broken(err error, first *ticket) {
 		}
 	}
 	w.group = nil
-	_ = failure.Call(func() error { w.rollback(); return nil })
-	_ = failure.Call(func() error { w.drop(); return nil })
+	_ = calling.Call(func() error { w.rollback(); return nil })
+	_ = calling.Call(func() error { w.drop(); return nil })
 }
 
 // turn commits first, and the tickets that are queued behind it by then, as one group.

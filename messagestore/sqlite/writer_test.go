@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/report"
@@ -787,7 +787,7 @@ func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 		release()
 		for range 3 {
 			err := testkit.Receive(t, "a write", errs)
-			require.NotNil(t, failure.PanicOf(err), "%s: %v", what, err)
+			require.NotNil(t, calling.PanicOf(err), "%s: %v", what, err)
 			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 		}
 		require.NoError(t, driver.Write(t.Context(), func() {}, nil))

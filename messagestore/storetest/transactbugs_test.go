@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -102,7 +102,7 @@ func (d *transactor) Transact(
 	case tx.ended != nil && !d.hidesEnd:
 		return nil, errors.Join(tx.ended, err)
 	case errors.Is(err, errSerialization) && !d.hidesRetry:
-		return nil, &failure.RetryableError{Cause: err}
+		return nil, &calling.RetryableError{Cause: err}
 	case err != nil:
 		return nil, err
 	case ctx.Err() != nil && !d.ignoresContext:

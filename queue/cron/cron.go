@@ -39,8 +39,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
@@ -673,7 +673,7 @@ func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	for range c.config.Workers {
 		group.Go(func() {
 			for s := range due {
-				if err := failure.Call(func() error { return c.tick(ctx, s, now, asked) }); err != nil {
+				if err := calling.Call(func() error { return c.tick(ctx, s, now, asked) }); err != nil {
 					mu.Lock()
 					failed = err
 					mu.Unlock()

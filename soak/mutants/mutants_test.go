@@ -50,7 +50,7 @@ func TestEachMutantInGoCanBePlanted(t *testing.T) {
 		require.NoError(t, types.holds(&m.Plant), m.Name)
 	}
 
-	none := plant.Mutant{Go: []plant.Edit{{In: "consumer", Old: "defer failure.Catch(err)", New: "defer sunspots(err)"}}}
+	none := plant.Mutant{Go: []plant.Edit{{In: "consumer", Old: "defer calling.Catch(err)", New: "defer sunspots(err)"}}}
 	require.ErrorContains(t, types.holds(&none), "undefined: sunspots")
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -110,7 +110,7 @@ func relay(ctx context.Context, sink outbox.Sink, messages []*outbox.Message, ta
 				if left[m.Key()] = left[m.Key()][1:]; len(left[m.Key()]) == 0 {
 					delete(left, m.Key())
 				}
-			case failure.DispositionOf(err) != nil:
+			case calling.DispositionOf(err) != nil:
 				refused = errors.Join(refused, err)
 			default:
 				failed++
@@ -356,7 +356,7 @@ func brokerAway(t *testing.T, o SinkOptions) {
 	go func() { answers <- sendAll(ctx, sink, all[3:]) }()
 	for _, err := range testkit.Receive(t, "an answer of the sink", answers) {
 		require.Error(t, err)
-		require.Nil(t, failure.DispositionOf(err), "%v", err)
+		require.Nil(t, calling.DispositionOf(err), "%v", err)
 	}
 
 	b.Start(t)
@@ -394,7 +394,7 @@ func tooLarge(t *testing.T, o SinkOptions) {
 	sink := b.Sink(t)
 	err = sink.Send(t.Context(), large)
 
-	require.True(t, failure.DispositionOf(err).Asks(failure.Refuse), "%v", err)
+	require.True(t, calling.DispositionOf(err).Asks(calling.Refuse), "%v", err)
 	require.Less(t, len(err.Error()), 1000)
 	relayAll(t, sink, store.messages(t)[1:])
 	requireArrived(t, o, b, store.messages(t)[1:])

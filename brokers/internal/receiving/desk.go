@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 // A Desk keeps the deliveries that a receiver holds, a bounded number: in flight, ready, behind
@@ -58,7 +58,7 @@ func (k *Desk[D]) Serve(ctx, working context.Context, workers int, fetch func(co
 	context.AfterFunc(ctx, k.end)
 	guarded := func(f func()) func() {
 		return func() {
-			if err := failure.Call(func() error { f(); return nil }); err != nil {
+			if err := calling.Call(func() error { f(); return nil }); err != nil {
 				k.fail(err)
 				stop()
 			}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/brokers/internal/receiving"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 )
@@ -38,7 +38,7 @@ func TestAPanicOfAWorkerEndsTheReceiver(t *testing.T) {
 			return nil
 		}, beside)
 
-		require.NotNil(t, failure.PanicOf(err), "%s: %v", name, err)
+		require.NotNil(t, calling.PanicOf(err), "%s: %v", name, err)
 		require.Equal(t, name == "a worker", len(unended) == 1)
 	}
 }

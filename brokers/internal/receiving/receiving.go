@@ -16,7 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
@@ -192,15 +192,15 @@ func (r *Receiver[M]) Handle(ctx context.Context, d Delivery[M], times int, ever
 		r.ack(ctx, d, d.Ack, &r.acked)
 		return 0, true
 	}
-	found := failure.DispositionOf(err)
+	found := calling.DispositionOf(err)
 	switch {
-	case found.Asks(failure.Skip):
+	case found.Asks(calling.Skip):
 		r.Logger.Warn().Str("from", d.Place()).Str("reason", text.Log(err)).Msg("message skipped")
 		r.ack(ctx, d, d.Ack, &r.skipped)
 		return 0, true
-	case found.Asks(failure.Retry):
+	case found.Asks(calling.Retry):
 		return r.delay(d, times, err, found.After), false
-	case found.Asks(failure.Park), found.Asks(failure.Refuse):
+	case found.Asks(calling.Park), found.Asks(calling.Refuse):
 	case ctx.Err() != nil: // the receiver stops: another gets the message at once
 		return 0, false
 	case r.Attempts > 0 && times >= r.Attempts:
@@ -233,7 +233,7 @@ func (r *Receiver[M]) ack(ctx context.Context, d Delivery[M], ack func(context.C
 func (r *Receiver[M]) delay(d Delivery[M], times int, err error, pause time.Duration) time.Duration {
 	r.delayed.Add(1)
 	event := r.Logger.Warn().Str("from", d.Place()).Int("deliveries", times).Stringer("pause", pause.Round(time.Millisecond))
-	if stack := failure.Stack(err); stack != "" {
+	if stack := calling.Stack(err); stack != "" {
 		event = event.Str(logger.Stack, stack)
 	}
 	event.Str("error", text.Log(err)).Msg("message failed: it comes again")
@@ -242,7 +242,7 @@ func (r *Receiver[M]) delay(d Delivery[M], times int, err error, pause time.Dura
 
 // guarded calls f, and calls extend at intervals while f runs.
 func guarded(extend func(), every time.Duration, f func() error) error {
-	done := failure.Go(f)
+	done := calling.Go(f)
 	if every <= 0 {
 		return <-done
 	}

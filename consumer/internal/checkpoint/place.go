@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/retry"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -38,7 +38,7 @@ type Place struct {
 
 	// The writer's: while unsettled is set, another error of the store does not replace the unknown
 	// outcome.
-	outcome retry.Outcome
+	outcome waiting.Outcome
 
 	*seat // nil without a lease
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 )
 
 // hold protects the messages of message-db's table, up to the newest, from changes.
@@ -332,7 +332,7 @@ func (a *adopter) inParallel(ctx context.Context, f func(context.Context, *pgx.C
 	var all sync.WaitGroup
 	for range a.Workers {
 		all.Go(func() {
-			err := failure.Call(func() error {
+			err := calling.Call(func() error {
 				conn, err := a.session(ctx)
 				if err != nil {
 					return err

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -130,7 +130,7 @@ func (a *adopter) tryLocked(ctx context.Context, w watch, f func(pgx.Tx) error) 
 	watching, stop := context.WithCancel(ctx)
 	var watched sync.WaitGroup
 	watched.Go(func() {
-		_ = failure.Call(func() error { blockers = a.watch(watching, w); return nil }) // then there are no names
+		_ = calling.Call(func() error { blockers = a.watch(watching, w); return nil }) // then there are no names
 	})
 	// This waits for the watch before blockers are returned.
 	end := sync.OnceFunc(func() { stop(); watched.Wait() })

@@ -1,4 +1,4 @@
-package failure
+package calling
 
 import (
 	"errors"
@@ -50,12 +50,12 @@ func (e *DispositionError) Unwrap() error { return e.Err }
 
 // Parked is an error for Unwrap to return, if the message of the error has to be parked:
 //
-//	func (e *KeyReusedError) Unwrap() error { return failure.Parked }
+//	func (e *KeyReusedError) Unwrap() error { return calling.Parked }
 var Parked error = &DispositionError{Kind: Park} //nolint:errname // it is a disposition, which errors unwrap to
 
 // Refused is an error for Unwrap to return, if the same attempt would fail in the same way again:
 //
-//	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, failure.Refused} }
+//	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, calling.Refused} }
 var Refused error = &DispositionError{Kind: Refuse} //nolint:errname // it is a disposition, which errors unwrap to
 
 // An error matches ErrLasting if it concerns every message, and stays until an operator acts. A

@@ -1,7 +1,4 @@
-// Package wakeups wakes callers that wait for something in a stream when a message ends their wait.
-// One goroutine reads the category for any number of waiting callers, and no goroutine runs while
-// no caller waits.
-package wakeups
+package waiting
 
 import (
 	"context"
@@ -11,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -35,7 +32,9 @@ type Store interface {
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 }
 
-// Wakeups wakes waiters by messages. It is safe for concurrent use. There is nothing to close.
+// Wakeups wakes callers that wait for something in a stream when a message ends their wait. One
+// goroutine reads the category for any number of waiting callers, and no goroutine runs while no
+// caller waits. Wakeups is safe for concurrent use. There is nothing to close.
 type Wakeups struct {
 	store    Store
 	category messagestore.Category
@@ -50,9 +49,9 @@ type Wakeups struct {
 	reader  *tail // nil while the category is not read
 }
 
-// New returns wake-ups by the messages of these types. The interval is the longest time until a
+// NewWakeups returns wake-ups by the messages of these types. The interval is the longest time until a
 // message that another process wrote is noticed. With a nil store, messages wake nobody.
-func New(store Store, category messagestore.Category, types []string, interval time.Duration, log logger.Logger) *Wakeups {
+func NewWakeups(store Store, category messagestore.Category, types []string, interval time.Duration, log logger.Logger) *Wakeups {
 	return &Wakeups{
 		store: store, category: category, types: types, interval: interval, log: log, outage: outage.Of(store), waiters: map[messagestore.StreamName][]*Waiter{},
 	}
@@ -295,7 +294,7 @@ func (w *Wakeups) wanted(r *tail, q *messagestore.CategoryQuery) bool {
 func (w *Wakeups) readPage(q messagestore.CategoryQuery) (page messagestore.CategoryPage, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	err = failure.Call(func() (err error) {
+	err = calling.Call(func() (err error) {
 		page, err = w.store.ReadCategoryPage(ctx, q)
 		return err
 	})

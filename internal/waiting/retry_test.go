@@ -1,4 +1,4 @@
-package retry_test
+package waiting_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/retry"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -55,7 +55,7 @@ func TestAnUnknownOutcomeIsNotForgottenForALaterError(t *testing.T) {
 				defer cancel()
 				attempt, made := attempts(c.errs...)
 
-				err := retry.Loop{Resolving: []error{errLost}}.Do(ctx, attempt)
+				err := waiting.Loop{Resolving: []error{errLost}}.Do(ctx, attempt)
 
 				require.ErrorIs(t, err, c.last)
 				require.Equal(t, c.unknown, errors.Is(err, messagestore.ErrOutcomeUnknown), "%v", err)
@@ -75,7 +75,7 @@ func TestAttemptsGoOnUntilTheTimeIsOver(t *testing.T) {
 		attempt, made := attempts(errAway)
 		began := time.Now()
 
-		err := retry.Loop{}.Do(ctx, attempt)
+		err := waiting.Loop{}.Do(ctx, attempt)
 
 		require.ErrorIs(t, err, errAway)
 		require.Equal(t, 5*time.Second, time.Since(began))
@@ -86,13 +86,13 @@ func TestAttemptsGoOnUntilTheTimeIsOver(t *testing.T) {
 
 func TestWhatIsKnownOtherwiseCounts(t *testing.T) {
 	t.Parallel()
-	var o retry.Outcome
+	var o waiting.Outcome
 	o.Unknown(errLost)
 	attempt, _ := attempts(messagestore.ErrClosed)
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	err := retry.Loop{}.DoFrom(ctx, &o, attempt)
+	err := waiting.Loop{}.DoFrom(ctx, &o, attempt)
 
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, errLost)

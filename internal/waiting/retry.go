@@ -1,7 +1,4 @@
-// Package retry repeats a call of a store until the result is certain, and keeps track of what is
-// certain: a write with a lost answer may have happened, even if the next attempt ends with another
-// error.
-package retry
+package waiting
 
 import (
 	"context"
@@ -9,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -102,7 +99,7 @@ func (l Loop) pause(err error, failures int) time.Duration {
 // Lasts reports whether every attempt will fail with err until an operator, or the caller, changes
 // something.
 func Lasts(err error) bool {
-	return is(err, messagestore.ErrClosed, messagestore.ErrInvalid, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, failure.ErrLasting)
+	return is(err, messagestore.ErrClosed, messagestore.ErrInvalid, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, calling.ErrLasting)
 }
 
 func is(err error, targets ...error) bool {

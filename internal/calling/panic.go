@@ -1,9 +1,4 @@
-// Package failure handles failures of functions that a caller has given to the library. A panic
-// becomes an error with its stack, so that the place of the panic is in the log. An error may have
-// a disposition, by which the function decides about its message or its step: park it, retry it
-// after a given time, skip it, or refuse it. Package handler exports the constructors; packages
-// below it, such as messagestore, use this one.
-package failure
+package calling
 
 import (
 	"errors"

@@ -1,5 +1,4 @@
-// Package callctx stores the caller in the context of a call, for lower packages.
-package callctx
+package calling
 
 import "context"
 
@@ -20,22 +19,22 @@ type Caller struct {
 
 type key struct{}
 
-// Of returns the caller in ctx.
-func Of(ctx context.Context) Caller {
+// CallerOf returns the caller in ctx.
+func CallerOf(ctx context.Context) Caller {
 	if c, is := ctx.Value(key{}).(*Caller); is {
 		return *c
 	}
 	return Caller{}
 }
 
-// With returns a context with a changed copy of the caller in ctx.
-func With(ctx context.Context, change func(c *Caller)) context.Context {
-	c := Of(ctx)
+// WithCaller returns a context with a changed copy of the caller in ctx.
+func WithCaller(ctx context.Context, change func(c *Caller)) context.Context {
+	c := CallerOf(ctx)
 	change(&c)
 	return context.WithValue(ctx, key{}, &c)
 }
 
 // Upkeep returns a context for calls that are upkeep. Do not use it for calls of a handler.
 func Upkeep(ctx context.Context) context.Context {
-	return With(ctx, func(c *Caller) { c.Upkeep = true })
+	return WithCaller(ctx, func(c *Caller) { c.Upkeep = true })
 }

@@ -1,4 +1,4 @@
-package wakeups
+package waiting
 
 import (
 	"context"
