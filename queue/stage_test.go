@@ -354,6 +354,46 @@ func TestAnInsertBehindAStagedOneOfItsKeyIsRefused(t *testing.T) {
 	}
 }
 
+// So is what a trigger of the service's appends, and what a client of message-db writes. Behind "set
+// constraints all immediate" nothing is staged any more, and nothing is refused.
+func TestAnAppendBySQLBehindAStagedItemIsRefused(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	db := databases["PostgreSQL"](t)
+	category := storetest.Category(t)
+	stream := category.Stream("ann")
+	q := testkit.Must(queue.New(db.store, category, nil))
+	for name, write := range map[string]string{
+		"append_one": "select dibs.append_one($1, -2, gen_random_uuid(), 'Send', '{}', null)",
+		"message-db": "select message_store.write_message(gen_random_uuid()::text, $1, 'Send', '{}')",
+		"a view":     "insert into message_store.messages (id, stream_name, type, data) values (gen_random_uuid(), $1, 'Send', '{}')",
+		"a trigger":  "insert into orders values ($1)",
+	} {
+		for _, immediate := range []bool{false, true} {
+			tx := testkit.Must(pool.Begin(t.Context()))
+			for _, sql := range []string{
+				"create temporary table orders (stream text) on commit drop",
+				`create function pg_temp.ordered() returns trigger language plpgsql as $$ begin
+					perform dibs.append_one(new.stream, -2, gen_random_uuid(), 'Send', '{}', null); return null; end $$`,
+				"create trigger ordered after insert on orders for each row execute function pg_temp.ordered()",
+			} {
+				testkit.Must(tx.Exec(t.Context(), sql))
+			}
+			insertTx(t, q, tx, Send{N: 1}, &queue.InsertOpts{Key: "ann"})
+			if immediate {
+				testkit.Must(tx.Exec(t.Context(), "set constraints all immediate"))
+			}
+			_, err := tx.Exec(t.Context(), write, string(stream))
+			require.NoError(t, tx.Rollback(t.Context()))
+			if immediate {
+				require.NoError(t, err, name)
+			} else {
+				require.ErrorContains(t, err, "this transaction has staged a message for it", name)
+			}
+		}
+	}
+}
+
 // As docs/queue.md has it: PREPARE TRANSACTION appends, and holds back later items until the end.
 func TestAPreparedTransactionHoldsBackLaterItems(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,7 @@ declare
   at record;
   violated text; -- the constraint that was in the way, if one was
 begin
-  if current_setting('dibs.staged', true) = 'true' and pg_trigger_depth() = 0 then
+  if current_setting('dibs.staged', true) = 'true' then
     perform dibs.refuse_staged(streams);
   end if;
   -- One message at a version, as most writes are: at a third of the price, without sets. What does not

@@ -35,7 +35,7 @@ declare
   writes integer[];        -- of each message; null if each write has one
   known integer[];
 begin
-  if current_setting('dibs.staged', true) = 'true' and pg_trigger_depth() = 0 then
+  if current_setting('dibs.staged', true) = 'true' then
     perform dibs.refuse_staged(streams);
   end if;
   if (

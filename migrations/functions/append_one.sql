@@ -15,7 +15,7 @@ declare
   stream_category constant text := split_part(stream, '-', 1);
   fence_found bigint; -- -1 if a stream of the category was erased, perhaps this one
 begin
-  if current_setting('dibs.staged', true) = 'true' and pg_trigger_depth() = 0 then
+  if current_setting('dibs.staged', true) = 'true' then
     perform dibs.refuse_staged(array[stream]);
   end if;
   if stream <> '' and expected >= -2 and message_id <> '00000000-0000-0000-0000-000000000000'

@@ -18,7 +18,7 @@ declare
   hash bigint;        -- of the stream, as its last message has it
   fits boolean;       -- each message may be stored
 begin
-  if current_setting('dibs.staged', true) = 'true' and pg_trigger_depth() = 0 then
+  if current_setting('dibs.staged', true) = 'true' then
     perform dibs.refuse_staged(array[stream]);
   end if;
   if stream <> '' and expected >= -2 and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')

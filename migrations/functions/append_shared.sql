@@ -18,7 +18,7 @@ declare
   outcome text;
   current constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
-  if current_setting('dibs.staged', true) = 'true' and pg_trigger_depth() = 0 then
+  if current_setting('dibs.staged', true) = 'true' then
     perform dibs.refuse_staged(array[stream]);
   end if;
   if stream <> '' and expected >= -2 and message_id <> '00000000-0000-0000-0000-000000000000'

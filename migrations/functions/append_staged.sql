@@ -19,6 +19,7 @@ begin
   if not exists (select from dibs.staged x where x.xact = new.xact and x.n = new.n) then
     return null;
   end if;
+  perform set_config('dibs.staged', '', true); -- from here on what is staged goes before what others append
   begin
     perform dibs.lock_shared(array(select distinct x.stream from dibs.staged x where x.xact = new.xact));
     if not current then -- as append does

@@ -8,6 +8,9 @@ as $$
 declare
   version bigint;
 begin
+  if current_setting('dibs.staged', true) = 'true' then
+    perform dibs.refuse_staged(array[stream_name]);
+  end if;
   perform dibs.refuse_unlike_append(stream_name, type, data::json);
   perform message_store.acquire_lock(stream_name);
   perform dibs.refuse_removed(message_store.category(stream_name));
