@@ -284,6 +284,7 @@ func aboutDrift(drift *migrations.DriftReport, files int) []Finding {
 		return nil
 	}
 	var findings []Finding
+	pending := slices.ContainsFunc(drift.NotApplied, func(m migrations.Migration) bool { return m.LeftOut == "" })
 	for _, d := range drift.Differences {
 		f := Finding{Group: "schema", Name: "drift", Verdict: VerdictFail, Says: d.String()}
 		switch {
@@ -291,6 +292,8 @@ func aboutDrift(drift *migrations.DriftReport, files int) []Finding {
 			f.Verdict, f.Advice = VerdictWarn, "keep your own objects in another schema: this one belongs to the migrations"
 		case forgottenByDumps(d):
 			f.Verdict, f.Advice = VerdictWarn, "a dump does not hold this right, so it comes back when one is restored: dibs migrate up revokes it"
+		case pending: // they may be those of another release
+			f.Advice = "files are not applied: dibs migrate up, and look again"
 		case len(d.Has) == 0 && allAre("grant ", d.Lacks):
 			f.Advice = "it was revoked by hand: dibs migrate up grants it again"
 		case len(d.Lacks) == 0 && allAre("grant ", d.Has):

@@ -65,6 +65,14 @@ func TestDoctorFindsWhatWasNotMigratedOrWasChangedByHand(t *testing.T) {
 	execute(t, where, "revoke execute on function dibs.lock_category from dibs_reader")
 	dibs.ok(t, "doctor")
 
+	execute(t, where, "alter function dibs.stream_version(text) set search_path = public", "revoke execute on function dibs.stream_version from dibs_reader",
+		"update dibs.migrations set sha256 = 'x' where name = 'functions/stream_version.sql'")
+	older := dibs.run(t, "doctor", "--quiet")
+	require.Contains(t, older.stdout, "lacks: set search_path=pg_catalog, pg_temp; has: set search_path=public\n          files are not applied: dibs migrate up, and look again\n")
+	require.NotContains(t, older.stdout, "by hand", "where a release is not applied yet")
+	dibs.ok(t, "migrate", "up")
+	dibs.ok(t, "doctor")
+
 	said := func(stdout, text string) bool {
 		for line := range strings.Lines(stdout) {
 			if strings.HasPrefix(line, "  fail ") && strings.Contains(line, text) {
