@@ -99,8 +99,8 @@
 // # Removed messages
 //
 // The tombstone of a deleted stream is skipped in its place without the handler, and counted in
-// [Stats].Tombstones. A message that is removed before it is read is not delivered. If the stream
-// of a parked message is deleted, the message is not delivered either: its item ends.
+// [Stats].Tombstones. A message that is removed before it is read is not delivered. Nor is a parked
+// message whose stream was deleted: a redrive ends its item.
 //
 // The streams of checkpoints may be trimmed while the consumer runs, down to their last
 // message. If one is deleted, the consumer stops with [ErrConsumerFenced] at its next

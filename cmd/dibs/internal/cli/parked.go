@@ -128,7 +128,7 @@ func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
 		return a.retryAll(ctx, c.parked(a, false), c.Reason)
 	}
 	items := someItems{c.Positions, c.Reason}
-	return items.run(ctx, a, c.parked(a, true), "retried", "later or dead", (*queue.Queue).Retry)
+	return items.run(ctx, a, c.parked(a, true), "retried", "later, suspended or dead", (*queue.Queue).Retry)
 }
 
 type parkedDropCommand struct {

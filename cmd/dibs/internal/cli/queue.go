@@ -483,7 +483,7 @@ type queueRetryCommand struct {
 func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
 	switch {
 	case !c.AllDead:
-		return c.run(ctx, a, c.with(a), "retried", "later or dead", (*queue.Queue).Retry)
+		return c.run(ctx, a, c.with(a), "retried", "later, suspended or dead", (*queue.Queue).Retry)
 	case len(c.Positions) > 0:
 		return usage("--all-dead goes without positions")
 	}
@@ -521,7 +521,7 @@ type queueDropCommand struct {
 }
 
 func (c *queueDropCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, c.with(a), "dropped", "later, held or dead", (*queue.Queue).Drop)
+	return c.run(ctx, a, c.with(a), "dropped", "later, suspended, held or dead", (*queue.Queue).Drop)
 }
 
 type queueCancelCommand struct {
