@@ -22,7 +22,7 @@ BENCHED := postgresql redis-server npm
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it, or one goroutine.
 # The suite of the drivers is raced where they run it, and the command, the demos and the examples in the
 # long tier: they take minutes, and what they run side by side is in other packages.
-UNRACED := /migrations(/|$$)|/internal/messagedb/|/dibs$$|/internal/archtest$$|/internal/exactjson$$|/storetest$$$(if $(DIBS_LONG),,|/cmd/dibs/|/internal/demo$$|/examples/)
+UNRACED := /migrations(/|$$)|/internal/messagedb$$|/dibs$$|/internal/archtest$$|/internal/exactjson$$|/storetest$$$(if $(DIBS_LONG),,|/cmd/dibs/|/internal/demo$$|/examples/)
 # The packages that take longest begin first: alone in the end they would leave a core idle.
 FIRST := ./messagestore/postgres ./consumer ./cmd/dibs/internal/cli
 # SQLite is C that was translated to Go: to watch each of its loads and stores took half the time.
@@ -137,7 +137,7 @@ test/suites: ## Run the tests of the conformance suites: each finds the bugs tha
 .PHONY: test/messagedb
 test/messagedb: export DIBS_CHANGED := 1
 test/messagedb: ## Run the tests of what message-db's clients call, and of the adoption of its messages
-	scripts/with-postgres -- $(GOTEST) ./internal/messagedb/...
+	scripts/with-postgres -- $(GOTEST) ./internal/messagedb
 
 .PHONY: test/kafka
 test/kafka: ## Run the tests of the module of Kafka

@@ -63,7 +63,7 @@ var imports = map[string][]string{
 	"entity":                      {"logger", "messagestore", "internal/calling", "internal/exactjson", "upcast", "internal/text", "internal/removal"},
 	"internal/pgtest":             {"migrations", "internal/testkit"},
 	"internal/testserver":         {},
-	"internal/messagedb/adopt":    {"internal/pglink", "migrations", "internal/calling"},
+	"internal/messagedb":          {"internal/pglink", "migrations", "internal/calling"},
 	"internal/demo":               {".", "logger", "examples/account", "examples/payments", "examples/standing", "examples/ticketing", "consumer", "messagestore", "messagestore/sqlite", "migrations", "internal/queuing", "queue", "queue/cron", "idempotency", "intent", "internal/intentlog"},
 	"examples/...":                {"..."},
 	"cmd/...":                     {"..."},

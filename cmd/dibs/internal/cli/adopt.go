@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/messagedb"
 	"github.com/dibs-go/dibs/internal/pglink"
 )
 
@@ -50,7 +50,7 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	if meter.terminal {
 		meter.every = 200 * time.Millisecond
 	}
-	config := &adopt.Config{
+	config := &messagedb.Config{
 		Workers: c.Workers, LockTimeout: c.LockTimeout, LockTries: c.LockTries,
 		LeaveDependents: c.LeaveDependents, Progress: meter.show,
 	}
@@ -67,28 +67,28 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect adopt.Connect, config *adopt.Config) error {
+func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect messagedb.Connect, config *messagedb.Config) error {
 	switch {
 	case c.Undo && c.DryRun:
-		plan, err := adopt.NewUndoPlan(ctx, connect, config)
+		plan, err := messagedb.NewUndoPlan(ctx, connect, config)
 		if err != nil {
 			return err
 		}
 		return a.printUndo(plan, true, c.LeaveDependents)
 	case c.Undo:
-		plan, err := adopt.Undo(ctx, connect, config)
+		plan, err := messagedb.Undo(ctx, connect, config)
 		if err != nil {
 			return shortened(err)
 		}
 		return a.printUndo(plan, false, c.LeaveDependents)
 	case c.DryRun:
-		plan, err := adopt.NewPlan(ctx, connect, config)
+		plan, err := messagedb.NewPlan(ctx, connect, config)
 		if err != nil {
 			return err
 		}
 		return a.printAdoptionPlan(plan)
 	}
-	done, err := adopt.Run(ctx, connect, config)
+	done, err := messagedb.Adopt(ctx, connect, config)
 	if err != nil {
 		return shortened(err)
 	}
@@ -101,7 +101,7 @@ func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect adopt.Conn
 }
 
 // adoptionFields are how an adoption is printed as JSON.
-func adoptionFields(d *adopt.Adoption) fields {
+func adoptionFields(d *messagedb.Adoption) fields {
 	return fields{
 		"adoption", d.State, "version", d.Version, "startedAt", d.StartedAt, "switchedAt?", d.SwitchedAt, "undoneAt?", d.UndoneAt,
 		"found", d.Found, "copied", d.Copied, "messages?", d.Messages, "hasOld", d.HasOld, "heldMillis?", d.Held.Milliseconds(),
@@ -109,13 +109,13 @@ func adoptionFields(d *adopt.Adoption) fields {
 }
 
 // printAdoption tells of an adoption below the migrations.
-func (a *app) printAdoption(d *adopt.Adoption) {
+func (a *app) printAdoption(d *messagedb.Adoption) {
 	style, text := green, fmt.Sprintf("%s  %d messages of message-db %s", timeText(d.SwitchedAt), d.Messages, d.Version)
 	switch {
-	case d.State == adopt.Adopting:
+	case d.State == messagedb.Adopting:
 		style = yellow
 		text = fmt.Sprintf("%d of %d messages of message-db %s are copied; message-db is the store until dibs migrate adopt is done", d.Copied, max(d.Found, d.Copied), d.Version)
-	case d.State == adopt.Undone:
+	case d.State == messagedb.Undone:
 		style = yellow
 		text = timeText(d.UndoneAt) + "  message-db is the store again"
 	case d.HasOld:
@@ -125,13 +125,13 @@ func (a *app) printAdoption(d *adopt.Adoption) {
 }
 
 // aboutAdoption is the doctor's finding about an adoption.
-func aboutAdoption(d *adopt.Adoption) Finding {
+func aboutAdoption(d *messagedb.Adoption) Finding {
 	f := Finding{Group: "schema", Name: "adoption", Verdict: VerdictWarn, Advice: "run dibs migrate adopt"}
 	switch {
-	case d.State == adopt.Adopting:
+	case d.State == messagedb.Adopting:
 		f.Says = fmt.Sprintf("message-db is the store, and is being adopted: %d of %d messages are copied", d.Copied, max(d.Found, d.Copied))
 		f.Advice += " to go on, or with --undo to give it up"
-	case d.State == adopt.Undone:
+	case d.State == messagedb.Undone:
 		f.Says = "message-db is the store again: its adoption was undone " + timeText(d.UndoneAt)
 		f.Advice += " to adopt it once more"
 	case d.HasOld:
@@ -142,8 +142,8 @@ func aboutAdoption(d *adopt.Adoption) Finding {
 	return f
 }
 
-func (a *app) printAdoptionPlan(p *adopt.Plan) error {
-	if p.State != nil && p.State.State == adopt.Adopted {
+func (a *app) printAdoptionPlan(p *messagedb.Plan) error {
+	if p.State != nil && p.State.State == messagedb.Adopted {
 		a.printAdoption(p.State)
 		return nil
 	}
@@ -164,11 +164,11 @@ func (a *app) printAdoptionPlan(p *adopt.Plan) error {
 }
 
 // inTheWay is the error for obstacles that are printed.
-func inTheWay(obstacles []adopt.Obstacle) error {
+func inTheWay(obstacles []messagedb.Obstacle) error {
 	if len(obstacles) == 0 {
 		return nil
 	}
-	return &obstaclesError{number(len(obstacles), "thing is in the way|things are in the way"), &adopt.CannotAdoptError{Obstacles: obstacles}, true}
+	return &obstaclesError{number(len(obstacles), "thing is in the way|things are in the way"), &messagedb.CannotAdoptError{Obstacles: obstacles}, true}
 }
 
 // An obstaclesError is shorter than the error it wraps, which may be pages.
@@ -183,27 +183,27 @@ func (e *obstaclesError) Unwrap() error { return e.err }
 
 // shortened names the first of many obstacles.
 func shortened(err error) error {
-	cannot, ok := errors.AsType[*adopt.CannotAdoptError](err)
+	cannot, ok := errors.AsType[*messagedb.CannotAdoptError](err)
 	if !ok || len(cannot.Obstacles) < 2 {
 		return err
 	}
-	first := &adopt.CannotAdoptError{Obstacles: cannot.Obstacles[:1]}
+	first := &messagedb.CannotAdoptError{Obstacles: cannot.Obstacles[:1]}
 	return &obstaclesError{fmt.Sprintf("%v, and %d more", first, len(cannot.Obstacles)-1), err, false}
 }
 
 // leavable reports whether --leave-dependents would do.
-func leavable(e *adopt.CannotAdoptError) bool {
-	return !slices.ContainsFunc(e.Obstacles, func(o adopt.Obstacle) bool { return o.Kind != adopt.ObstacleDependents })
+func leavable(e *messagedb.CannotAdoptError) bool {
+	return !slices.ContainsFunc(e.Obstacles, func(o messagedb.Obstacle) bool { return o.Kind != messagedb.ObstacleDependents })
 }
 
-func (a *app) printAdoptionRows(p *adopt.Plan, obstacles []string) {
+func (a *app) printAdoptionRows(p *messagedb.Plan, obstacles []string) {
 	add := func(name, format string, args ...any) { a.out.row(nil, name, fmt.Sprintf(format, args...)) }
 	if p.Version != "" {
 		add("message-db", "%s, %d messages, %s", p.Version, p.Messages, sizeText(p.Bytes))
 	}
 	switch {
 	case p.State == nil:
-	case p.State.State == adopt.Undone:
+	case p.State.State == messagedb.Undone:
 		add("begun", "%s, and undone %s: it begins anew", timeText(p.State.StartedAt), timeText(p.State.UndoneAt))
 	default:
 		add("begun", "%s, %d messages are copied", timeText(p.State.StartedAt), p.State.Copied)
@@ -225,7 +225,7 @@ func (a *app) printAdoptionRows(p *adopt.Plan, obstacles []string) {
 	}
 }
 
-func (a *app) printUndo(p *adopt.UndoPlan, dryRun, leave bool) error {
+func (a *app) printUndo(p *messagedb.UndoPlan, dryRun, leave bool) error {
 	would, text := "", "abandoned: the copy is thrown away, and message-db stays the store"
 	if dryRun {
 		would = "would be "
@@ -270,16 +270,16 @@ type adoptionMeter struct {
 	terminal bool
 
 	mu    sync.Mutex
-	phase adopt.Phase
+	phase messagedb.Phase
 	open  bool // whether the terminal's line has no end yet
 }
 
-func (m *adoptionMeter) show(p adopt.Progress) {
+func (m *adoptionMeter) show(p messagedb.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	news := p.Phase != m.phase || len(p.Blockers) > 0
 	m.phase = p.Phase
-	if !m.due() && !news || p.Phase == adopt.Done {
+	if !m.due() && !news || p.Phase == messagedb.Done {
 		return
 	}
 	var blockers []string
@@ -293,16 +293,16 @@ func (m *adoptionMeter) show(p adopt.Progress) {
 		return
 	}
 	text := "dibs: " + string(p.Phase)
-	if p.Phase == adopt.Locking {
+	if p.Phase == messagedb.Locking {
 		text = "dibs: locking the table"
 	}
-	if p.Done > 0 || p.Total > 0 && p.Phase != adopt.Locking {
+	if p.Done > 0 || p.Total > 0 && p.Phase != messagedb.Locking {
 		text += fmt.Sprintf(" %d", p.Done)
 		if p.Total > 0 {
 			text += fmt.Sprintf(" of %d", p.Total)
 		}
 	}
-	if p.Rate >= 1 && (p.Phase == adopt.Copying || p.Phase == adopt.Following) {
+	if p.Rate >= 1 && (p.Phase == messagedb.Copying || p.Phase == messagedb.Following) {
 		text += fmt.Sprintf(", %.0f messages/s", p.Rate)
 	}
 	if p.Remaining > time.Second {
@@ -347,7 +347,7 @@ func cannotAdoptHint(err error) (hint string) {
 	if all, ok := errors.AsType[*obstaclesError](err); !ok || !all.listed {
 		hint = "; see all of it with: --dry-run"
 	}
-	if cannot, ok := errors.AsType[*adopt.CannotAdoptError](err); ok && leavable(cannot) {
+	if cannot, ok := errors.AsType[*messagedb.CannotAdoptError](err); ok && leavable(cannot) {
 		hint += "; to adopt all the same: --leave-dependents"
 	}
 	return hint

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/messagedb"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -192,14 +192,14 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]Finding, err
 	}
 	findings := aboutMigrations(all)
 	if a.Schema == "" || a.Schema == pglink.DefaultSchema {
-		adoption, err := adopt.Status(ctx, conn)
+		adoption, err := messagedb.Status(ctx, conn)
 		if err != nil {
 			return nil, err
 		}
 		if adoption != nil {
 			findings = append(findings, aboutAdoption(adoption))
 		}
-		if adoption != nil && adoption.State != adopt.Adopted {
+		if adoption != nil && adoption.State != messagedb.Adopted {
 			return findings, nil // the schema is not meant to be as it is elsewhere
 		}
 	}

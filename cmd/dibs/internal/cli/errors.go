@@ -15,7 +15,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/messagedb"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -177,12 +177,12 @@ var kinds = []struct {
 	kind, hint string
 }{
 	{matches(migrations.ErrAdopting), "adopting", "until then message-db is the store: see dibs migrate status"},
-	{matches(adopt.ErrCannotAdopt), "cannotAdopt", "nothing was changed"},
-	{matches(adopt.ErrCopyDiffers), "copyDiffers", "nothing was switched; dibs migrate adopt --undo throws the copy away"},
-	{matches(adopt.ErrLocked), "locked", "nothing was switched, and the copy stays: run it again when these sessions are done, or with more --lock-tries"},
-	{matches(adopt.ErrRunning), "adoptionRuns", "wait until it is done, or end it: its sessions are named dibs migrate adopt"},
-	{matches(adopt.ErrPooled), "pooled", "give the server's own address: --store or DATABASE_URL"},
-	{matches(adopt.ErrNothingToUndo), "nothingToUndo", "none was begun, it was undone already, or the old schema was dropped: see dibs migrate status"},
+	{matches(messagedb.ErrCannotAdopt), "cannotAdopt", "nothing was changed"},
+	{matches(messagedb.ErrCopyDiffers), "copyDiffers", "nothing was switched; dibs migrate adopt --undo throws the copy away"},
+	{matches(messagedb.ErrLocked), "locked", "nothing was switched, and the copy stays: run it again when these sessions are done, or with more --lock-tries"},
+	{matches(messagedb.ErrRunning), "adoptionRuns", "wait until it is done, or end it: its sessions are named dibs migrate adopt"},
+	{matches(messagedb.ErrPooled), "pooled", "give the server's own address: --store or DATABASE_URL"},
+	{matches(messagedb.ErrNothingToUndo), "nothingToUndo", "none was begun, it was undone already, or the old schema was dropped: see dibs migrate status"},
 	{matches(messagestore.ErrInvalid), "invalid", ""},
 	{matches(messagestore.ErrIDConflict), "idConflict", "an id is for one message; leave it out for a new one"},
 	{is[*queue.KeyReusedError], "keyReused", "a unique name is for one item; the error names the one that has it"},

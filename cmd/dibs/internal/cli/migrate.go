@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/messagedb"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -126,7 +126,7 @@ func (migrateStatusCommand) Run(ctx context.Context, a *app) error {
 		if a.printMigrations(all); a.Schema != "" && a.Schema != pglink.DefaultSchema {
 			return nil
 		}
-		adoption, err := adopt.Status(ctx, conn)
+		adoption, err := messagedb.Status(ctx, conn)
 		if err == nil && adoption != nil {
 			a.printAdoption(adoption)
 		}

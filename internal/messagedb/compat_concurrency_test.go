@@ -1,4 +1,4 @@
-package compat_test
+package messagedb_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 )
 
@@ -265,7 +266,7 @@ func failedAndWorked(outcomes map[string]int) (failed, worked int) {
 
 func TestConcurrencyIsTheSame(t *testing.T) {
 	t.Parallel()
-	theirs, ours := messageDB(t), dibs(t)
+	theirs, ours := pgtest.MessageDB(t), dibs(t)
 	for does, play := range scenes {
 		t.Run(does, func(t *testing.T) {
 			var heard [][]string

@@ -1,4 +1,4 @@
-package adopt
+package messagedb
 
 import (
 	"context"
@@ -293,7 +293,7 @@ func (a *adopter) dependents(ctx context.Context) ([]string, error) {
 	return append(all, cut...), err
 }
 
-// A Plan is the forecast of [Run].
+// A Plan is the forecast of [Adopt].
 type Plan struct {
 	Version   string     // message-db's
 	Messages  int64      // in message-db's table
@@ -313,7 +313,7 @@ type Plan struct {
 // a moment.
 func (p *Plan) Estimate() time.Duration { return p.Copy + p.Index + p.Compare }
 
-// NewPlan forecasts [Run] and its duration, by copying a sample in a transaction that it rolls
+// NewPlan forecasts [Adopt] and its duration, by copying a sample in a transaction that it rolls
 // back. It leaves nothing behind, and does not hold up writers.
 func NewPlan(ctx context.Context, connect Connect, config *Config) (*Plan, error) {
 	plan := &Plan{}

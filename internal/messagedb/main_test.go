@@ -1,4 +1,4 @@
-package adopt_test
+package messagedb_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/messagedb"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 )
@@ -31,29 +31,29 @@ func TestMain(m *testing.M) {
 
 // patient returns the configuration of an adoption in small steps, which gets its locks however
 // long the machine takes.
-func patient(progress func(adopt.Progress)) *adopt.Config {
-	return &adopt.Config{RangeMessages: 50, Progress: progress, LockTimeout: 10 * time.Second, LockTries: 30}
+func patient(progress func(messagedb.Progress)) *messagedb.Config {
+	return &messagedb.Config{RangeMessages: 50, Progress: progress, LockTimeout: 10 * time.Second, LockTries: 30}
 }
 
 // adoptPatiently adopts, and waits for the sessions of a process that was killed.
-func adoptPatiently(ctx context.Context, url string, config *adopt.Config) (*adopt.Adoption, error) {
+func adoptPatiently(ctx context.Context, url string, config *messagedb.Config) (*messagedb.Adoption, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*testkit.WaitLimit)
 	defer cancel()
 	for {
-		done, err := adopt.Run(ctx, connector(url), config)
-		if !errors.Is(err, adopt.ErrRunning) {
+		done, err := messagedb.Adopt(ctx, connector(url), config)
+		if !errors.Is(err, messagedb.ErrRunning) {
 			return done, err
 		}
 	}
 }
 
-func connector(url string) adopt.Connect {
+func connector(url string) messagedb.Connect {
 	return func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, url) }
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn := testkit.Do(pgx.Connect(t.Context(), url))(t)
+	conn := testkit.Do(pgx.Connect(context.WithoutCancel(t.Context()), url))(t) // also in a cleanup
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -73,13 +73,6 @@ func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	conn := testkit.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 	return conn, user
-}
-
-func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
-	t.Helper()
-	rows, err := conn.Query(t.Context(), sql, args...)
-	require.NoError(t, err, sql)
-	return testkit.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
 }
 
 // BenchmarkAdopt adopts message-db with rows of 450 to 550 bytes, while a client goes on
@@ -102,7 +95,7 @@ func BenchmarkAdopt(b *testing.B) {
 		stop := keepWriting(b, url)
 		b.StartTimer()
 
-		done, err := adopt.Run(b.Context(), connector(url), nil)
+		done, err := messagedb.Adopt(b.Context(), connector(url), nil)
 
 		b.StopTimer()
 		longest := stop()

@@ -1,4 +1,4 @@
-package compat_test
+package messagedb_test
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 // The messages after a case has written.
 var written = step{sql: "select id, stream_name, type, position, global_position, data, metadata from MS.messages order by global_position"}
 
-func write(n int, stream string, more ...any) step {
+func writing(n int, stream string, more ...any) step {
 	st := step{sql: "select MS.write_message($1, $2, $3, $4)", args: []any{id(n), stream, "T", js(`{"n": 1}`)}}
 	for i, arg := range more {
 		st.sql = strings.TrimSuffix(st.sql, ")") + ", $" + string(rune('5'+i)) + ")"
@@ -17,7 +17,7 @@ func write(n int, stream string, more ...any) step {
 	return st
 }
 
-func version(n int, stream string, expected any) step { return write(n, stream, nil, expected) }
+func version(n int, stream string, expected any) step { return writing(n, stream, nil, expected) }
 
 // long returns a name that does not compress.
 func long(n int) string {
@@ -33,7 +33,7 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 	t.Parallel()
 	compare(t, []kase{
 		{"it returns the position, and not the global position", steps{
-			write(1, "a-1"), write(2, "b-1"), write(3, "a-1"), written,
+			writing(1, "a-1"), writing(2, "b-1"), writing(3, "a-1"), written,
 		}},
 		{"parameters have names and defaults", steps{
 			{sql: "select MS.write_message(expected_version => -1, data => $1, type => 'T', stream_name => $2, id => $3, metadata => $4)", args: []any{js(`{}`), "a-1", id(1), js(`{"b": 2}`)}},
@@ -61,7 +61,7 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 			written,
 		}},
 		{"a savepoint takes back what was written after it", steps{
-			{sql: "begin"}, write(1, "a-1"), {sql: "savepoint s"}, write(1, "a-1"), {sql: "rollback to s"}, version(2, "a-1", 1), {sql: "rollback to s"}, version(2, "a-1", 0), {sql: "commit"}, written,
+			{sql: "begin"}, writing(1, "a-1"), {sql: "savepoint s"}, writing(1, "a-1"), {sql: "rollback to s"}, version(2, "a-1", 1), {sql: "rollback to s"}, version(2, "a-1", 0), {sql: "commit"}, written,
 		}},
 		{"an expected version that is not the version is an error with both in it", steps{
 			version(1, "a-1", 0), version(1, "a-1", -1), version(2, "a-1", -1), version(2, "a-1", 1), version(2, "a-1", 0), version(3, "a-1", 0), written,
@@ -99,10 +99,10 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 			written,
 		}},
 		{"a conflict draws no global position, and what fails later does", steps{
-			version(1, "a-1", nil), version(2, "a-1", 7), version(2, "a-1", nil), write(1, "b-1"), write(3, "b-1"), written,
+			version(1, "a-1", nil), version(2, "a-1", 7), version(2, "a-1", nil), writing(1, "b-1"), writing(3, "b-1"), written,
 		}},
 		{"the same id again is a duplicate of messages_id, in whatever stream and with the same content", steps{
-			write(1, "a-1"), write(1, "a-1"), write(1, "b-1"), version(1, "a-1", 0), version(1, "a-1", -1), version(1, "a-1", 1), written,
+			writing(1, "a-1"), writing(1, "a-1"), writing(1, "b-1"), version(1, "a-1", 0), version(1, "a-1", -1), version(1, "a-1", 1), written,
 		}},
 		{"data is any JSON", steps{
 			{sql: "select MS.write_message($1, 'a-1', 'T', $2, $3)", args: []any{id(1), js(`[1, 2]`), js(`[]`)}},
@@ -116,18 +116,18 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 			written,
 		}},
 		{"a stream may have any name, and a type too", steps{
-			write(1, ""), write(2, "a"), write(3, "-"), write(4, "-1"), write(5, "a-"), write(6, "a-1+2+3-4"), write(7, " é\n\t"), write(8, ""), write(9, "a:b:c-1"),
+			writing(1, ""), writing(2, "a"), writing(3, "-"), writing(4, "-1"), writing(5, "a-"), writing(6, "a-1+2+3-4"), writing(7, " é\n\t"), writing(8, ""), writing(9, "a:b:c-1"),
 			{sql: "select MS.write_message($1, 'a-1', $2, '{}')", args: []any{id(10), ""}},
 			{sql: "select MS.write_message($1, 'a-1', $2, '{}')", args: []any{id(11), strings.Repeat("t", 3000)}},
 			{sql: "select stream_name, MS.category(stream_name), MS.stream_version(stream_name) from MS.messages order by global_position"},
 			written,
 		}},
 		{"a stream name that no index holds is an error", steps{
-			write(1, "a-"+long(2600)), write(2, "a-"+long(2800)), write(3, "a-"+strings.Repeat("1", 2800)), {sql: "select count(*) from MS.messages"},
+			writing(1, "a-"+long(2600)), writing(2, "a-"+long(2800)), writing(3, "a-"+strings.Repeat("1", 2800)), {sql: "select count(*) from MS.messages"},
 		}},
 		{"a correlation that message-db's index does not hold is written", steps{
 			{
-				sql: write(1, "a-1", nil).sql, args: append(write(1, "a-1").args, js(`{"correlationStreamName": "`+long(3000)+`-1"}`)),
+				sql: writing(1, "a-1", nil).sql, args: append(writing(1, "a-1").args, js(`{"correlationStreamName": "`+long(3000)+`-1"}`)),
 				ours: func(answer) answer {
 					return answer{Columns: []string{"write_message 20 -1"}, Rows: []string{"0"}, Tag: "SELECT 1"}
 				},
@@ -140,14 +140,14 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 		{"messages of one transaction have its time", steps{
 			{sql: "set timezone = 'Asia/Kolkata'"},
 			{sql: "begin"},
-			write(1, "a-1"), write(2, "a-1"), write(3, "b-1"),
+			writing(1, "a-1"), writing(2, "a-1"), writing(3, "b-1"),
 			{sql: "select count(distinct time), bool_and(time = now() at time zone 'utc') from MS.messages"},
 			{sql: "select bool_and(time = now() at time zone 'utc'), pg_typeof(max(time)) from MS.get_category_messages('a')"},
 			{sql: "rollback"},
 			written,
 		}},
 		{"a batch is several calls in a transaction, and an error undoes it", steps{
-			{sql: "begin"}, write(1, "a-1"), version(2, "a-1", 0), version(3, "a-1", 0), write(4, "a-1"), {sql: "commit"}, written,
+			{sql: "begin"}, writing(1, "a-1"), version(2, "a-1", 0), version(3, "a-1", 0), writing(4, "a-1"), {sql: "commit"}, written,
 		}},
 		{"types that begin with dibs: are ours", steps{
 			{sql: "select MS.write_message($1, 'a-1', 'dibs:Tombstone', '{}')", args: []any{id(1)}, ours: fails("P0001", "invalid type: it is no message type")},
@@ -186,11 +186,11 @@ func TestNamesAndHashesAreTheSame(t *testing.T) {
 		}},
 		{"the version is 1.3.0", steps{{sql: "select MS.message_store_version()"}, {sql: "select * from MS.message_store_version()"}}},
 		{"stream_version is the last position, or NULL", steps{
-			write(1, "a-1"), write(2, "a-1"), write(3, "a"),
+			writing(1, "a-1"), writing(2, "a-1"), writing(3, "a"),
 			{sql: "select MS.stream_version($1), MS.stream_version($2), MS.stream_version($3), MS.stream_version($4)", args: []any{"a-1", "a-2", "a", nil}},
 		}},
 		{"functions of names may stand in an index or a filter", steps{
-			write(1, "a-1"), write(2, "b-1"),
+			writing(1, "a-1"), writing(2, "b-1"),
 			{sql: "select max(global_position) from MS.messages where MS.category(stream_name) = $1", args: []any{"a"}},
 			{sql: "select stream_name from MS.messages where MS.category(stream_name) = $1 and MS.is_category(stream_name) is false order by MS.hash_64(MS.cardinal_id(stream_name))", args: []any{"b"}},
 		}},

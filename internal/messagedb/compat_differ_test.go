@@ -1,4 +1,4 @@
-package compat_test
+package messagedb_test
 
 import (
 	"context"
@@ -18,8 +18,16 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
-	"github.com/dibs-go/dibs/migrations"
 )
+
+// The tests in the files compat_* hold the schema message_store to the behaviour of message-db: each
+// case runs the same SQL in a database with the real message-db and in one of ours, and compares
+// everything that a client can see.
+//
+//	{does: "positions are inclusive", sql: steps{
+//		{sql: "select MS.write_message($1, 'a-1', 'T', '{}')", args: []any{id(1)}},
+//		{sql: "select id from MS.get_stream_messages('a-1', 0)"},
+//	}}
 
 // A kase is a sentence about message-db, and SQL that shows it.
 type kase struct {
@@ -72,26 +80,16 @@ func generates(command string) func(answer) answer {
 // id returns a message id.
 func id(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
-// messageDB returns a database with message-db, and dibs one with ours.
-func messageDB(t *testing.T) string { return pgtest.MessageDB(t) }
-
+// dibs returns a database of ours. [pgtest.MessageDB] returns one with message-db.
 func dibs(t *testing.T) string {
 	t.Helper()
 	return pgtest.Migrated(t)
 }
 
-func migrate(t *testing.T, database string) string {
+func migrateTo(t *testing.T, database string) string {
 	t.Helper()
-	require.NoError(t, migrations.Up(t.Context(), connect(t, database), nil))
+	migrate(t, database)
 	return database
-}
-
-func connect(t *testing.T, database string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(context.WithoutCancel(t.Context()), database) // also in a cleanup
-	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
-	return conn
 }
 
 func exec(t *testing.T, conn *pgx.Conn, sql string) {
@@ -316,7 +314,7 @@ func ways() (all []way) {
 // compare runs each case on message-db and on ours, in several [ways].
 func compare(t *testing.T, cases []kase) {
 	t.Helper()
-	theirs, ours := messageDB(t), dibs(t)
+	theirs, ours := pgtest.MessageDB(t), dibs(t)
 	compareIn(t, theirs, ours, cases, ways())
 }
 

@@ -1,4 +1,4 @@
-package compat_test
+package messagedb_test
 
 import (
 	"fmt"
@@ -18,10 +18,10 @@ const row = "select id, stream_name, type, position, global_position, data, meta
 
 // correlated writes a message with a correlation stream.
 func correlated(n int, stream string, correlation any) step {
-	return write(n, stream, js(fmt.Sprintf(`{"correlationStreamName": %s}`, correlation)))
+	return writing(n, stream, js(fmt.Sprintf(`{"correlationStreamName": %s}`, correlation)))
 }
 
-var threeMessages = steps{write(1, "a-1"), write(2, "a-2"), write(3, "a-1"), correlated(4, "a-1", `"c-1"`), write(5, "b-1")}
+var threeMessages = steps{writing(1, "a-1"), writing(2, "a-2"), writing(3, "a-1"), correlated(4, "a-1", `"c-1"`), writing(5, "b-1")}
 
 func after(before steps, then ...step) steps { return append(append(steps{}, before...), then...) }
 
@@ -59,7 +59,7 @@ func TestGetStreamMessagesIsTheSame(t *testing.T) {
 			step{sql: get + "($1, 0, $2)", args: []any{"a-1", 9223372036854775807}},
 		)},
 		{"a name may be longer than any that is written", steps{
-			write(1, "a-1"),
+			writing(1, "a-1"),
 			{sql: get + "($1)", args: []any{"a-" + long(9000)}},
 			{sql: row + "MS.get_category_messages($1)", args: []any{long(9000)}},
 			{sql: row + "MS.get_category_messages('a', correlation => $1)", args: []any{long(9000)}},
@@ -68,11 +68,11 @@ func TestGetStreamMessagesIsTheSame(t *testing.T) {
 		{"a statement is prepared once, and the table changes", after(threeMessages,
 			step{sql: "prepare page as select stream_name, position from MS.get_stream_messages($1, $2, $3)"},
 			step{sql: "prepare pages as select stream_name, position from MS.get_category_messages($1, $2, $3)"},
-			step{sql: "execute page('a-1', 0, 2)"}, step{sql: "execute pages('a', 0, 9)"}, write(9, "a-1"),
+			step{sql: "execute page('a-1', 0, 2)"}, step{sql: "execute pages('a', 0, 9)"}, writing(9, "a-1"),
 			step{sql: "execute page('a-1', 1, 9)"}, step{sql: "execute pages('a', 1, 9)"}, step{sql: "deallocate all"},
 		)},
 		{"a cursor goes over the rows there were", after(threeMessages,
-			step{sql: "begin"}, step{sql: "declare c cursor with hold for select stream_name, position from MS.get_category_messages('a')"}, step{sql: "fetch 1 from c"}, write(9, "a-1"), step{sql: "commit"}, step{sql: "fetch all from c"}, step{sql: "close c"},
+			step{sql: "begin"}, step{sql: "declare c cursor with hold for select stream_name, position from MS.get_category_messages('a')"}, step{sql: "fetch 1 from c"}, writing(9, "a-1"), step{sql: "commit"}, step{sql: "fetch all from c"}, step{sql: "close c"},
 		)},
 		{"a category is no stream, and an unknown stream has no rows", after(threeMessages,
 			step{sql: get + "($1)", args: []any{"a"}},
@@ -99,7 +99,7 @@ func TestGetStreamMessagesIsTheSame(t *testing.T) {
 // Many are written, so it is run in one way alone.
 func TestNoMoreThanAThousandComeByDefault(t *testing.T) {
 	t.Parallel()
-	compareIn(t, messageDB(t), dibs(t), []kase{
+	compareIn(t, pgtest.MessageDB(t), dibs(t), []kase{
 		{"no more than 1000 come by default", steps{
 			{sql: "select count(MS.write_message(md5(n::text), 'a-1', 'T', '{}')) from generate_series(1, 1010) n"},
 			{sql: "select count(*), min(position), max(position) from MS.get_stream_messages('a-1')"},
@@ -116,10 +116,10 @@ func TestGetCategoryMessagesIsTheSame(t *testing.T) {
 	const get = row + "MS.get_category_messages"
 	var groups, odd steps
 	for n := range 10 {
-		groups = append(groups, write(n+1, fmt.Sprintf("g-%d", n+1)), write(n+21, fmt.Sprintf("g-%d+%d", n+1, n)))
+		groups = append(groups, writing(n+1, fmt.Sprintf("g-%d", n+1)), writing(n+21, fmt.Sprintf("g-%d+%d", n+1, n)))
 	}
 	for n, name := range []string{"g", "g-", "g-+x", "g-++", "g--", "g-+", "g-1+", "g--1", "g", "g-"} {
-		odd = append(odd, write(n+1, name))
+		odd = append(odd, writing(n+1, name))
 	}
 	members := func(sizes ...int) (s steps) {
 		for _, size := range sizes {
@@ -156,14 +156,14 @@ func TestGetCategoryMessagesIsTheSame(t *testing.T) {
 			step{sql: get + "($1)", args: []any{""}},
 		)},
 		{"a category is its exact name", steps{
-			write(1, "account-1"), write(2, "account:command-1"), write(3, "account"), write(4, "account+x-1"), write(5, "accounts-1"), write(6, "-1"), write(7, "-"), write(8, ""),
+			writing(1, "account-1"), writing(2, "account:command-1"), writing(3, "account"), writing(4, "account+x-1"), writing(5, "accounts-1"), writing(6, "-1"), writing(7, "-"), writing(8, ""),
 			{sql: get + "($1)", args: []any{"account"}},
 			{sql: get + "($1)", args: []any{"account:command"}},
 			{sql: get + "($1)", args: []any{""}},
 		}},
 		{"a correlation is a category, by exact name", steps{
 			correlated(1, "a-1", `"c-1"`), correlated(2, "a-1", `"c"`), correlated(3, "a-2", `"c:x-1"`), correlated(4, "a-2", `""`), correlated(5, "a-2", `"-c"`), correlated(6, "a-2", `null`), correlated(7, "a-2", `5`),
-			write(8, "a-1"), write(9, "a-1", js(`[]`)), write(10, "a-1", js(`"correlationStreamName"`)), correlated(11, "a-1", `{"c": 1}`), correlated(12, "b-1", `"c-1"`),
+			writing(8, "a-1"), writing(9, "a-1", js(`[]`)), writing(10, "a-1", js(`"correlationStreamName"`)), correlated(11, "a-1", `{"c": 1}`), correlated(12, "b-1", `"c-1"`),
 			{sql: get + "($1, correlation => $2)", args: []any{"a", "c"}},
 			{sql: get + "($1, correlation => $2)", args: []any{"a", "c:x"}},
 			{sql: get + "($1, correlation => $2)", args: []any{"a", ""}},
@@ -211,9 +211,9 @@ func TestGetLastStreamMessageIsTheSame(t *testing.T) {
 	const get = row + "MS.get_last_stream_message"
 	compare(t, []kase{
 		{"it is the message at the highest position, of a type if there is one", steps{
-			write(1, "a-1"), write(2, "a-1"),
+			writing(1, "a-1"), writing(2, "a-1"),
 			{sql: "select MS.write_message($1, 'a-1', 'U', '{}')", args: []any{id(3)}},
-			write(4, "a-2"),
+			writing(4, "a-2"),
 			{sql: get + "($1)", args: []any{"a-1"}},
 			{sql: get + "($1, $2)", args: []any{"a-1", "T"}},
 			{sql: get + "($1, $2)", args: []any{"a-1", nil}},
@@ -223,7 +223,7 @@ func TestGetLastStreamMessageIsTheSame(t *testing.T) {
 			{sql: "select * from MS.get_last_stream_message('a-3')"},
 		}},
 		{"a name without an id is a stream like others, and no category", steps{
-			write(1, "solo"), write(2, "solo-1"), write(3, ""),
+			writing(1, "solo"), writing(2, "solo-1"), writing(3, ""),
 			{sql: get + "($1)", args: []any{"solo"}},
 			{sql: get + "($1)", args: []any{""}},
 			{sql: get + "($1)", args: []any{"none"}},
@@ -246,7 +246,7 @@ func TestNoticesAreTheSame(t *testing.T) {
 		}
 		cases = append(cases, kase{setting, steps{
 			{sql: "set message_store." + setting + " = 'on'"},
-			write(1, "a-1"), write(2, "a-1", js(`{"x":1}`), 0), version(3, "a-1", 0), write(2, "b-1"),
+			writing(1, "a-1"), writing(2, "a-1", js(`{"x":1}`), 0), version(3, "a-1", 0), writing(2, "b-1"),
 			{sql: "select MS.write_message('x', null, null, null)"},
 			{sql: "select MS.acquire_lock($1)", args: []any{"a-1"}},
 			{sql: "select MS.acquire_lock($1)", args: []any{nil}},
@@ -262,7 +262,7 @@ func TestNoticesAreTheSame(t *testing.T) {
 			{sql: row + "MS.get_last_stream_message($1)", args: []any{"a-1"}, ours: deviates(from + "stream_name = $1 order by position desc limit 1")},
 			{sql: row + "MS.get_last_stream_message($1, $2)", args: []any{"a-1", "T"}, ours: deviates(from + "stream_name = $1 and type = $2 order by position desc limit 1")},
 			{sql: "set message_store." + setting + " = 'ON'"},
-			write(10, "a-1"),
+			writing(10, "a-1"),
 			{sql: row + "MS.get_stream_messages($1)", args: []any{"a-1"}},
 			{sql: row + "MS.get_category_messages($1)", args: []any{"a"}},
 			{sql: row + "MS.get_last_stream_message($1)", args: []any{"a-1"}},
@@ -287,7 +287,7 @@ func TestToolsOfMessageDBPrintTheSame(t *testing.T) {
 	t.Parallel()
 	pgtest.NeedsAsNewAsServer(t, "psql") // it describes tables
 	var printed [][]string
-	for _, database := range []string{messageDB(t), dibs(t)} {
+	for _, database := range []string{pgtest.MessageDB(t), dibs(t)} {
 		bin := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(bin, "uuidgen"), []byte(uuidgen), 0o700))
 		path := "PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH")

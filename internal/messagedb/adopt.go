@@ -1,5 +1,7 @@
-// Package adopt moves the messages of a message-db 1.x into the store in the schema dibs.
-package adopt
+// Package messagedb is for databases and clients of message-db 1.x. It moves the messages of such a
+// database into the store in the schema dibs ([Adopt]), and its tests hold the schema message_store
+// to the behaviour of message-db.
+package messagedb
 
 import (
 	"context"
@@ -19,7 +21,7 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// Failures of [Run], [NewPlan] and [Undo], for [errors.Is].
+// Failures of [Adopt], [NewPlan] and [Undo], for [errors.Is].
 var (
 	// ErrCannotAdopt is returned when the database does not meet the conditions. Nothing was
 	// changed. See [CannotAdoptError].
@@ -263,7 +265,7 @@ var statements = func() map[string]string {
 	return all
 }()
 
-// Run moves message-db's store in the schema message_store to the store in the schema dibs, and
+// Adopt moves message-db's store in the schema message_store to the store in the schema dibs, and
 // keeps every message's id, stream, positions, type, time, data and metadata. Clients can write to
 // message-db until the switch, which is one transaction and makes them wait for a moment. After it
 // message-db's clients, unchanged, and the clients of this module use the same store. The old
@@ -279,7 +281,7 @@ var statements = func() map[string]string {
 //
 // The user must own message-db's schema and table and, like the user who migrates, be a member of
 // dibs_owner. See [CannotAdoptError] for the other conditions, and [LockedError].
-func Run(ctx context.Context, connect Connect, config *Config) (*Adoption, error) {
+func Adopt(ctx context.Context, connect Connect, config *Config) (*Adoption, error) {
 	var done *Adoption
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {
 		done, err = a.adopt(ctx)

@@ -1,4 +1,4 @@
-package compat_test
+package messagedb_test
 
 import (
 	"fmt"
@@ -23,11 +23,11 @@ func opened(t *testing.T) string {
 
 func TestConditionsAreTheSameWhereTheyAreOpened(t *testing.T) {
 	t.Parallel()
-	theirs := messageDB(t)
+	theirs := pgtest.MessageDB(t)
 	owner := connect(t, theirs)
 	exec(t, owner, "alter database "+owner.Config().Database+" set message_store.sql_condition = 'on'")
 	some := steps{ // and then they are only read
-		write(1, "a-1"), write(2, "a-1", js(`{"correlationStreamName": "c-1", "x": "it's"}`)), write(3, "a-2"), write(4, "b-1"), write(5, "a-1"),
+		writing(1, "a-1"), writing(2, "a-1", js(`{"correlationStreamName": "c-1", "x": "it's"}`)), writing(3, "a-2"), writing(4, "b-1"), writing(5, "a-1"),
 		{sql: "select MS.write_message($1, 'a-1', 'U', $2)", args: []any{id(6), js(`{"n": 2}`)}},
 	}
 	for _, condition := range []string{
@@ -94,7 +94,7 @@ func quotes(theirs answer) answer {
 // message-db's columns have the collation of the database; ours have not.
 func TestConditionsCompareTextsAsTheDatabaseDoes(t *testing.T) {
 	t.Parallel()
-	theirs, ours := pgtest.DatabaseInEnglish(t), migrate(t, pgtest.DatabaseInEnglish(t))
+	theirs, ours := pgtest.DatabaseInEnglish(t), migrateTo(t, pgtest.DatabaseInEnglish(t))
 	pgtest.InstallMessageDB(t, theirs, pgtest.MessageDBNewest)
 	exec(t, connect(t, ours), "update dibs.settings set sql_condition = true")
 	var names steps
@@ -128,7 +128,7 @@ func TestConditionCannotLeaveItsPlace(t *testing.T) {
 	admin := connect(t, database)
 	exec(t, admin, "create table public.probe (n int); grant all on public.probe to public")
 	for i, stream := range []string{"a-1", "b-1", "b-2", "a-2"} {
-		require.Empty(t, s.do(t, write(i+1, stream), modes[0], "").Error)
+		require.Empty(t, s.do(t, writing(i+1, stream), modes[0], "").Error)
 	}
 
 	attacks := []string{
@@ -186,7 +186,7 @@ func TestConditionHasTheRightsOfItsCaller(t *testing.T) {
 	t.Parallel()
 	database := opened(t)
 	s := open(t, database, "message_store", "")
-	require.Empty(t, s.do(t, write(1, "a-1"), modes[0], "").Error)
+	require.Empty(t, s.do(t, writing(1, "a-1"), modes[0], "").Error)
 	for _, call := range []string{"get_category_messages('a', condition => $1)", "get_stream_messages('a-1', condition => $1)"} {
 		for condition, want := range map[string]string{
 			"current_user = 'message_store' and session_user = 'message_store'": "",
@@ -213,7 +213,7 @@ func TestWhatIsRunWhileAConditionIsParsedHasTheRightsOfItsCaller(t *testing.T) {
 	admin := connect(t, database)
 	exec(t, admin, "grant create on schema public to message_store")
 	s := open(t, database, "message_store", "")
-	require.Empty(t, s.do(t, write(1, "a-1"), modes[0], "").Error)
+	require.Empty(t, s.do(t, writing(1, "a-1"), modes[0], "").Error)
 	require.Empty(t, s.do(t, step{sql: "create function public.spy() returns boolean language plpgsql immutable as $$ begin raise notice '%', current_user; return true; end $$"}, modes[0], "").Error)
 
 	got := s.do(t, step{sql: "select id from message_store.get_category_messages('a', condition => 'public.spy()) or (public.spy()')"}, modes[0], "")

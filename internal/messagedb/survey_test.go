@@ -1,4 +1,4 @@
-package adopt_test
+package messagedb_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/messagedb"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 )
@@ -50,7 +50,7 @@ func TestOlderMessageDBIsAdopted(t *testing.T) {
 		require.NotEmpty(t, asked(t, url), "it is 1.3.0 now")
 		write(t, connect(t, pgtest.As(t, url, "message_store")), "account-1")
 		requireOurs(t, conn)
-		undone, err := adopt.Undo(t.Context(), connector(url), nil)
+		undone, err := messagedb.Undo(t.Context(), connector(url), nil)
 		require.NoError(t, err, c.says)
 		require.Equal(t, int64(2), undone.Since)
 		write(t, connect(t, pgtest.As(t, url, "message_store")), "account-1")
@@ -82,7 +82,7 @@ func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 		return conn, err
 	}
 	var bounds []string
-	look := at(adopt.Copying, func() {
+	look := at(messagedb.Copying, func() {
 		rows, err := sessions[0].Query(context.WithoutCancel(t.Context()), "select name || ' ' || setting from pg_settings where name ~ '_timeout$' and setting = '3600000'")
 		if err == nil {
 			bounds, err = pgx.CollectRows(rows, pgx.RowTo[string])
@@ -92,14 +92,14 @@ func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 		}
 	})
 
-	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(messagedb.NewPlan(t.Context(), connector(url), nil))(t)
 	require.Contains(t, strings.Join(plan.Warnings, ""), "synchronous_commit is off", "it is what others have")
 	require.Contains(t, strings.Join(plan.Warnings, ""), "publication everything is of all tables")
-	testkit.Do(adopt.Run(t.Context(), opening, patient(look)))(t)
+	testkit.Do(messagedb.Adopt(t.Context(), opening, patient(look)))(t)
 
 	require.Empty(t, bounds)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
-	testkit.Do(adopt.Undo(t.Context(), opening, patient(nil)))(t)
+	testkit.Do(messagedb.Undo(t.Context(), opening, patient(nil)))(t)
 }
 
 // Through one, the lock of the session and its settings would be somebody else's.
@@ -108,7 +108,7 @@ func TestPoolerIsNotAdoptedThrough(t *testing.T) {
 	url, conn := messageDB(t)
 	bouncer := pgtest.PgBouncer(t, url)
 
-	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(t.Context(), connector(bouncer.URL), nil)), adopt.ErrPooled)
+	require.ErrorIs(t, testkit.ErrorOf(messagedb.Adopt(t.Context(), connector(bouncer.URL), nil)), messagedb.ErrPooled)
 	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
 	require.Zero(t, one[int](t, conn, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"))
 	require.Zero(t, one[int](t, conn, "select count(*) from pg_stat_activity where application_name = 'dibs migrate adopt' and datname = current_database()"))
@@ -125,7 +125,7 @@ func TestMessagesBehindRowSecurityAreNotLeftOut(t *testing.T) {
 		alter table message_store.messages enable row level security, force row level security`, name))
 	mine := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, user.Config().Copy()) }
 
-	_, err := adopt.Run(t.Context(), mine, &adopt.Config{LeaveDependents: true})
+	_, err := messagedb.Adopt(t.Context(), mine, &messagedb.Config{LeaveDependents: true})
 
 	require.Equal(t, "42501", sqlstate(err), "%v", err)
 	require.ErrorContains(t, err, "row-level security")
@@ -136,9 +136,9 @@ func TestOtherEncodingIsRefused(t *testing.T) {
 	url := pgtest.DatabaseIn(t, "LATIN1")
 	pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 
-	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(messagedb.NewPlan(t.Context(), connector(url), nil))(t)
 
-	require.Equal(t, []adopt.Obstacle{{Kind: adopt.ObstacleSource, Problem: "the database's encoding is LATIN1, and it has to be UTF8"}}, plan.Obstacles)
+	require.Equal(t, []messagedb.Obstacle{{Kind: messagedb.ObstacleSource, Problem: "the database's encoding is LATIN1, and it has to be UTF8"}}, plan.Obstacles)
 }
 
 // Each is an obstacle that only other users can make, carefully or carelessly.
@@ -177,14 +177,14 @@ func TestUnusualTablesAreRefused(t *testing.T) {
 	} {
 		do(t, conn, c.sql)
 		_, err := run(t, url, nil)
-		require.ErrorIs(t, err, adopt.ErrCannotAdopt, c.sql)
+		require.ErrorIs(t, err, messagedb.ErrCannotAdopt, c.sql)
 		require.ErrorContains(t, err, c.says)
 		require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
 		for sql := range strings.SplitSeq(c.undo, "; ") {
 			do(t, conn, sql)
 		}
 	}
-	require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
+	require.Empty(t, testkit.Do(messagedb.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 }
 
 // The switch would cut off a role that uses message-db under its own name.
@@ -200,7 +200,7 @@ func TestRolesThatWouldBeCutOffAreInTheWay(t *testing.T) {
 
 	_, err := run(t, url, nil)
 
-	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
+	require.ErrorIs(t, err, messagedb.ErrCannotAdopt)
 	for _, role := range []string{name, ownerName} {
 		require.ErrorContains(t, err, fmt.Sprintf("role %s loses its rights in the schema message_store: grant message_store to %[1]s", role))
 		do(t, conn, "grant message_store to "+role)
@@ -210,7 +210,7 @@ func TestRolesThatWouldBeCutOffAreInTheWay(t *testing.T) {
 	for _, conn := range []*pgx.Conn{user, owner} {
 		write(t, conn, "account-1")
 	}
-	testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
+	testkit.Do(messagedb.Undo(t.Context(), connector(url), nil))(t)
 	do(t, conn, "revoke message_store from "+name)
 	write(t, user, "account-1")
 }
@@ -221,9 +221,9 @@ func TestPreparedTransactionInTheWayIsNamed(t *testing.T) {
 	url, conn := adopting(t)
 	do(t, conn, "begin; set local search_path = message_store; select write_message(gen_random_uuid()::varchar, 'account-1', 'T', '{}'); prepare transaction 'dibs left by a test'")
 
-	_, err := adopt.Run(t.Context(), connector(url), &adopt.Config{LockTimeout: time.Millisecond, LockTries: 1})
+	_, err := messagedb.Adopt(t.Context(), connector(url), &messagedb.Config{LockTimeout: time.Millisecond, LockTries: 1})
 
-	require.ErrorIs(t, err, adopt.ErrLocked)
+	require.ErrorIs(t, err, messagedb.ErrLocked)
 	require.ErrorContains(t, err, `the prepared transaction "dibs left by a test" of postgres`)
 	do(t, conn, "commit prepared 'dibs left by a test'")
 	testkit.Do(run(t, url, nil))(t)
@@ -239,14 +239,14 @@ func TestSwitchReadsTheTailOnly(t *testing.T) {
 	do(t, conn, "analyze message_store.messages")
 	writer := connect(t, url)
 	do(t, writer, "set search_path = message_store")
-	comparing := at(adopt.Comparing, func() {
+	comparing := at(messagedb.Comparing, func() {
 		_, err := writer.Exec(t.Context(), "select write_message(gen_random_uuid()::varchar, 'tail-' || n, 'T', '{}') from generate_series(1, 500) n")
 		if err != nil {
 			t.Error(err)
 		}
 	})
 
-	testkit.Do(adopt.Run(t.Context(), connector(url), &adopt.Config{Progress: comparing}))(t)
+	testkit.Do(messagedb.Adopt(t.Context(), connector(url), &messagedb.Config{Progress: comparing}))(t)
 
 	testkit.AwaitEqual(t, "sessions of the adoption, whose reads are known when they have ended", 0, func() int {
 		return one[int](t, conn, "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt'")
@@ -268,7 +268,7 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 		}
 	}
 	var tx pgx.Tx
-	copying := at(adopt.Copying, func() {
+	copying := at(messagedb.Copying, func() {
 		var err error
 		if tx, err = late.Begin(t.Context()); err == nil {
 			_, err = tx.Exec(t.Context(), "select write_message(gen_random_uuid()::varchar, 'late-1', 'T', '{}')")
@@ -284,18 +284,18 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	comparing := at(adopt.Comparing, func() { many("comparing-1") })
+	comparing := at(messagedb.Comparing, func() { many("comparing-1") })
 	var held atomic.Int64
 
 	config := patient(nil)
 	config.RangeMessages = 500
-	config.Progress = func(p adopt.Progress) {
+	config.Progress = func(p messagedb.Progress) {
 		copying(p)
-		if p.Phase == adopt.Following && p.Done > 3000 {
+		if p.Phase == messagedb.Following && p.Done > 3000 {
 			commit()
 		}
 		comparing(p)
-		if p.Phase == adopt.Locking && p.Done == 0 {
+		if p.Phase == messagedb.Locking && p.Done == 0 {
 			held.Add(1)
 		}
 	}
@@ -312,12 +312,12 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 	t.Parallel()
 	url, conn := adopted(t)
-	testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
+	testkit.Do(messagedb.Undo(t.Context(), connector(url), nil))(t)
 	do(t, conn, "drop schema message_store_by_dibs cascade")
 
 	_, err := run(t, url, nil)
 
-	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
+	require.ErrorIs(t, err, messagedb.ErrCannotAdopt)
 	require.ErrorContains(t, err, "drop the schemas dibs and dibs_adoption")
 	do(t, conn, "drop schema dibs, dibs_adoption cascade")
 	testkit.Do(run(t, url, nil))(t)
@@ -336,7 +336,7 @@ func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	do(t, conn, "select dibs.trim('account-4', keep => 2, min_age => '0')")
 
 	require.Equal(t, noted, one[int](t, conn, "select count(*) from dibs_adoption.removed"))
-	require.False(t, testkit.Do(adopt.Status(t.Context(), conn))(t).HasOld)
+	require.False(t, testkit.Do(messagedb.Status(t.Context(), conn))(t).HasOld)
 }
 
 // Messages that were deleted or written by hand are not obstacles.
@@ -347,7 +347,7 @@ func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
 		delete from message_store.messages where stream_name = 'account-2' and position < 7;
 		insert into message_store.messages (stream_name, position, type) values ('forged-1', 0, 'dibs:Tombstone')`)
 
-	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(messagedb.NewPlan(t.Context(), connector(url), nil))(t)
 
 	require.Empty(t, plan.Obstacles)
 	require.Equal(t, []string{
@@ -365,11 +365,11 @@ func TestStandbyIsNotAdopted(t *testing.T) {
 	standby := pgtest.Standby(t, pgtest.Server(t))
 
 	for range 2 {
-		_, err := adopt.Run(t.Context(), connector(standby), nil)
-		require.ErrorIs(t, err, adopt.ErrCannotAdopt)
+		_, err := messagedb.Adopt(t.Context(), connector(standby), nil)
+		require.ErrorIs(t, err, messagedb.ErrCannotAdopt)
 		require.ErrorContains(t, err, "this server is a standby")
 	}
-	require.Len(t, testkit.Do(adopt.NewPlan(t.Context(), connector(standby), nil))(t).Obstacles, 1)
+	require.Len(t, testkit.Do(messagedb.NewPlan(t.Context(), connector(standby), nil))(t).Obstacles, 1)
 }
 
 // A backend that dies takes the server down: all sessions end, and unlogged tables are
@@ -389,9 +389,9 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) }) // which a crash may have closed
 		return conn
 	}
-	phases := []adopt.Phase{adopt.Comparing}
+	phases := []messagedb.Phase{messagedb.Comparing}
 	if testkit.Long() {
-		phases = []adopt.Phase{adopt.Locking, adopt.Copying, adopt.Indexing, adopt.Comparing}
+		phases = []messagedb.Phase{messagedb.Locking, messagedb.Copying, messagedb.Indexing, messagedb.Comparing}
 	}
 	for _, phase := range phases {
 		crash := at(phase, func() {
@@ -434,7 +434,7 @@ func TestComparisonBeginsAnew(t *testing.T) {
 	url, conn := adopting(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, cancel)})), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(messagedb.Adopt(ctx, connector(url), &messagedb.Config{Progress: at(messagedb.Comparing, cancel)})), context.Canceled)
 	do(t, conn, "insert into dibs_adoption.sums (stream_name, tail, messages, checksum) values ('account-1', false, 29, 4711)")
 
 	testkit.Do(run(t, url, nil))(t)

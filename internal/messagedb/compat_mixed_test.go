@@ -1,4 +1,4 @@
-package compat_test
+package messagedb_test
 
 import (
 	"context"
@@ -458,7 +458,7 @@ func TestDeletedStreamKeepsItsVersion(t *testing.T) {
 	admin := connect(t, database)
 	s := open(t, database, "message_store", "")
 	for n, stream := range []string{"a-1", "a-1", "a-2", "a-2", "a-3", "a-3"} {
-		require.Empty(t, s.do(t, write(n+1, stream), modes[0], "").Error)
+		require.Empty(t, s.do(t, writing(n+1, stream), modes[0], "").Error)
 	}
 	exec(t, admin, "select dibs.delete_stream('a-1', reason => 'test'); select dibs.delete_stream('a-2', erase_name => true, reason => 'test'); select dibs.trim('a-3', keep => 1, min_age => '0', reason => 'test')")
 

@@ -1,4 +1,4 @@
-package compat_test
+package messagedb_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package compat_test
+package messagedb_test
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ func TestTwelveFunctionsHaveTheSameSignatures(t *testing.T) {
 		select format('%s(%s) %s%s %s %s %s %s rows %s', proname, pg_get_function_arguments(oid),
 			case when proretset then 'setof ' end, prorettype::regtype, proargnames, provolatile, proisstrict, proparallel, prorows)
 		from pg_proc where pronamespace = 'message_store'::regnamespace and proname <> 'readable' order by proname collate "C"`
-	want := all(t, connect(t, messageDB(t)), signatures)
+	want := all(t, connect(t, pgtest.MessageDB(t)), signatures)
 
 	got := all(t, connect(t, dibs(t)), signatures)
 
@@ -45,7 +45,7 @@ func TestViewsAndTypeHaveTheSameColumns(t *testing.T) {
 		where relnamespace = 'message_store'::regnamespace and relkind in ('r', 'v', 'c') and attnum > 0 and not attisdropped
 			and relname not in ('stored_messages', 'settings') -- what ours has besides
 		order by relname collate "C", attnum`
-	want := all(t, connect(t, messageDB(t)), columns)
+	want := all(t, connect(t, pgtest.MessageDB(t)), columns)
 
 	got := all(t, connect(t, dibs(t)), columns)
 
@@ -68,7 +68,7 @@ func TestRoleHasTheSameRights(t *testing.T) {
 		select format('schema %s %s', p, has_schema_privilege('message_store', 'message_store', p))
 		from unnest(array['usage', 'create']) p
 		order by 1`
-	want := all(t, connect(t, messageDB(t)), rights)
+	want := all(t, connect(t, pgtest.MessageDB(t)), rights)
 
 	got := all(t, connect(t, dibs(t)), rights)
 
@@ -106,7 +106,7 @@ func TestRoleHasNothingElse(t *testing.T) {
 func TestViewsAreTheSame(t *testing.T) {
 	t.Parallel()
 	some := steps{
-		write(1, "a-1"), write(2, "a-1"), write(3, "b-1"), write(4, "a:x-1"), write(5, "solo"),
+		writing(1, "a-1"), writing(2, "a-1"), writing(3, "b-1"), writing(4, "a:x-1"), writing(5, "solo"),
 		{sql: "select MS.write_message($1, 'a-1', 'U', null)", args: []any{id(6)}},
 		{sql: "select MS.write_message($1, 'B-1', 'u', '[1]', '{}')", args: []any{id(7)}},
 	}
@@ -137,7 +137,7 @@ func TestWritesToTheViewAreWrites(t *testing.T) {
 		{"the next position is taken", steps{
 			{sql: into, args: []any{id(1), "a-1", 0, "T", js(`{}`), nil}},
 			{sql: into + " returning id, stream_name, position, type, data, metadata, global_position, time = now() at time zone 'utc'", args: []any{id(2), "a-1", 1, "T", js(`{"a": 1}`), js(`{}`)}},
-			write(3, "a-1"),
+			writing(3, "a-1"),
 			{sql: "insert into MS.messages (stream_name, position, type) select 'b-1', n, 'T' from generate_series(0, 4) n"},
 			{sql: "select count(distinct id), max(position), max(global_position) from MS.messages where data is null"},
 		}},
@@ -150,7 +150,7 @@ func TestWritesToTheViewAreWrites(t *testing.T) {
 			{sql: into, args: []any{id(1), "a-1", 2, "T", js(`{}`), nil}},
 		}},
 		{"no other position can be taken", steps{
-			write(1, "a-1"),
+			writing(1, "a-1"),
 			{sql: into, args: []any{id(2), "a-1", 41, "T", js(`{}`), nil}, ours: fails("P0001", "Wrong expected version: 40 (Stream: a-1, Stream Version: 0)")},
 			{sql: into, args: []any{id(2), "a-1", 0, "T", js(`{}`), nil}, ours: fails("P0001", "Wrong expected version: -1 (Stream: a-1, Stream Version: 0)")},
 			{sql: into, args: []any{id(2), "a-1", -5, "T", js(`{}`), nil}, ours: fails("P0001", "Wrong expected version: -6 (Stream: a-1, Stream Version: 0)")},
@@ -177,7 +177,7 @@ func TestViewIsNoTable(t *testing.T) {
 	t.Parallel()
 	none := fails("42P01", `relation "message_store.messages_global_position_seq" does not exist`)
 	compare(t, []kase{{"messages is a view", steps{
-		write(1, "a-1"),
+		writing(1, "a-1"),
 		{sql: "select position from MS.messages for update", ours: fails("42501", "permission denied for view messages")},
 		{sql: "copy (select stream_name, position from MS.messages) to stdout"},
 		{sql: "copy MS.messages (stream_name, position) to stdout", ours: fails("42809", `cannot copy from view "messages"`)},
@@ -189,7 +189,7 @@ func TestViewIsNoTable(t *testing.T) {
 
 func TestRowsAreCopiedIntoTheView(t *testing.T) {
 	t.Parallel()
-	theirs, ours := messageDB(t), dibs(t)
+	theirs, ours := pgtest.MessageDB(t), dibs(t)
 	var sessions []session
 	for _, database := range []string{theirs, ours} {
 		sessions = append(sessions, open(t, database, "message_store", ""))
@@ -224,15 +224,15 @@ func TestRowsAreCopiedIntoTheView(t *testing.T) {
 // role is granted the functions that it calls; to read, also the views.
 func TestRoleIsGrantedWhatItCalls(t *testing.T) {
 	t.Parallel()
-	theirs, ours := messageDB(t), dibs(t)
+	theirs, ours := pgtest.MessageDB(t), dibs(t)
 	part := role(t, []string{theirs, ours}, "grant usage on schema message_store to %[1]s; grant select, insert on message_store.messages to %[1]s; grant usage on all sequences in schema message_store to %[1]s")
 	a, b := open(t, theirs, part, "message_store"), open(t, ours, part, "message_store")
 	for sql, refused := range map[string]string{
-		write(1, "a-1").sql:                        "function write_message",
+		writing(1, "a-1").sql:                      "function write_message",
 		"select * from get_stream_messages('a-3')": "function get_stream_messages",
 		"select category('a-1')":                   "function category",
 	} {
-		st := step{sql: sql, args: write(1, "a-1").args}
+		st := step{sql: sql, args: writing(1, "a-1").args}
 
 		require.Empty(t, a.do(t, st, modes[0], "").Error)
 		require.Equal(t, "ERROR 42501 permission denied for "+refused, b.do(t, st, modes[0], "").Error)
@@ -242,7 +242,7 @@ func TestRoleIsGrantedWhatItCalls(t *testing.T) {
 
 func TestRoleWithoutRightsHasNone(t *testing.T) {
 	t.Parallel()
-	theirs, ours := messageDB(t), dibs(t)
+	theirs, ours := pgtest.MessageDB(t), dibs(t)
 	stranger := role(t, []string{theirs, ours}, "select '%s'")
 	a, b := open(t, theirs, stranger, "message_store"), open(t, ours, stranger, "message_store")
 	for _, sql := range []string{
@@ -260,7 +260,7 @@ func TestWhoWasGrantedEverythingStillForgesNothing(t *testing.T) {
 	database := dibs(t)
 	user := role(t, []string{database}, "grant usage on schema message_store to %[1]s; grant all on all tables in schema message_store to %[1]s; grant all on all functions in schema message_store to %[1]s")
 	s := open(t, database, user, "")
-	require.Empty(t, s.do(t, write(1, "a-1"), modes[0], "message_store.").Error)
+	require.Empty(t, s.do(t, writing(1, "a-1"), modes[0], "message_store.").Error)
 	exec(t, connect(t, database), "alter role "+user+" set dibs.retention = 'on'") // which is for the functions that remove
 	s = open(t, database, user, "")
 
@@ -287,7 +287,7 @@ func TestWhoWasGrantedEverythingStillForgesNothing(t *testing.T) {
 // message-db's columns have the collation of the database; ours have not.
 func TestReportsAreInTheOrderOfTheDatabase(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, migrate(t, pgtest.DatabaseInEnglish(t)))
+	conn := connect(t, migrateTo(t, pgtest.DatabaseInEnglish(t)))
 	for _, name := range []string{"B", "a", "A", "b", "é", "f", "a:x", "ab"} {
 		exec(t, conn, "select message_store.write_message(gen_random_uuid()::varchar, '"+name+"-1', '"+name+"', '{}')")
 	}
@@ -307,7 +307,7 @@ func TestReportsAreInTheOrderOfTheDatabase(t *testing.T) {
 
 func TestOrdinaryTableIsNotReplaced(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, messageDB(t))
+	conn := connect(t, pgtest.MessageDB(t))
 	const functions = "select oid::regprocedure::text from pg_proc where pronamespace = 'message_store'::regnamespace order by 1"
 	before := all(t, conn, functions)
 	for range 2 {
@@ -477,17 +477,17 @@ func TestNothingDependsOnTheSearchPath(t *testing.T) {
 // schema's name. That is enough here.
 func TestQualifiedCallIsEnough(t *testing.T) {
 	t.Parallel()
-	theirs, ours := messageDB(t), dibs(t)
+	theirs, ours := pgtest.MessageDB(t), dibs(t)
 	user := member(t, theirs, ours)
 	a, b := open(t, theirs, user, ""), open(t, ours, user, "")
-	require.Equal(t, "ERROR 42883 function acquire_lock(character varying) does not exist", a.do(t, write(1, "a-1"), modes[1], "message_store.").Error)
-	require.Equal(t, answer{Columns: []string{"write_message 20 -1"}, Rows: []string{"0"}, Tag: "SELECT 1"}, b.do(t, write(1, "a-1"), modes[1], "message_store."))
+	require.Equal(t, "ERROR 42883 function acquire_lock(character varying) does not exist", a.do(t, writing(1, "a-1"), modes[1], "message_store.").Error)
+	require.Equal(t, answer{Columns: []string{"write_message 20 -1"}, Rows: []string{"0"}, Tag: "SELECT 1"}, b.do(t, writing(1, "a-1"), modes[1], "message_store."))
 	for _, sql := range []string{
 		"select position from MS.get_stream_messages('a-1')", "select position from MS.get_category_messages('a')", "select position from MS.get_last_stream_message('a-1')", "select MS.stream_version('a-1')", "select MS.is_category('a')",
 	} {
 		require.NotEmpty(t, b.do(t, step{sql: sql}, modes[0], "message_store.").Rows, sql)
 	}
-	require.Equal(t, a.do(t, write(1, "a-1"), modes[1], "").Error, b.do(t, write(1, "a-1"), modes[1], "").Error, "a name without the schema is found in neither")
+	require.Equal(t, a.do(t, writing(1, "a-1"), modes[1], "").Error, b.do(t, writing(1, "a-1"), modes[1], "").Error, "a name without the schema is found in neither")
 }
 
 // Every function that runs with the owner's rights, and every other of plpgsql, says

@@ -1,4 +1,4 @@
-package adopt
+package messagedb
 
 import (
 	"context"
@@ -82,14 +82,14 @@ func (a *adopter) planUndo(ctx context.Context) (*UndoPlan, error) {
 
 // Undo makes message-db's table the store again, unless the DBA has dropped it: see
 // [ErrNothingToUndo]. It copies back the messages written since the switch, by any client, in the
-// transaction that switches, and compares them like [Run]; writers wait meanwhile. It also deletes
+// transaction that switches, and compares them like [Adopt]; writers wait meanwhile. It also deletes
 // messages there that were trimmed or deleted since. Data becomes jsonb again. From then on clients
 // of this module are refused, and message-db's are not.
 //
 // The schema of the compatible functions is kept as message_store_by_dibs, and the messages stay in
-// dibs.messages, until you call [Run] again.
+// dibs.messages, until you call [Adopt] again.
 //
-// Before the switch it throws away the copy, as if you had not called [Run].
+// Before the switch it throws away the copy, as if you had not called [Adopt].
 func Undo(ctx context.Context, connect Connect, config *Config) (*UndoPlan, error) {
 	var plan *UndoPlan
 	err := withAdopter(ctx, connect, config, func(a *adopter) (err error) {

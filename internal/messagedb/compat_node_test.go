@@ -1,4 +1,4 @@
-package compat_test
+package messagedb_test
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ import (
 
 // The client that is run, and the PostgreSQL client that it is over.
 const (
-	connector = "message-db-connector@0.0.10"
+	npmClient = "message-db-connector@0.0.10"
 	pg        = "pg@8.23.1"
 )
 
@@ -66,4 +66,4 @@ func runInNode(t *testing.T, database string) []string {
 	return steps
 }
 
-var nodeClient = sync.OnceValues(func() (string, error) { return pgtest.NPMModules(connector+"-"+pg, connector, pg) })
+var nodeClient = sync.OnceValues(func() (string, error) { return pgtest.NPMModules(npmClient+"-"+pg, npmClient, pg) })

@@ -1,4 +1,4 @@
-package adopt_test
+package messagedb_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/messagedb"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
@@ -170,15 +170,15 @@ func requireOurs(t *testing.T, conn *pgx.Conn) {
 	require.Equal(t, "written", one[string](t, conn, `select outcome from dibs.append('{ours-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`))
 }
 
-func run(t *testing.T, url string, progress func(adopt.Progress)) (*adopt.Adoption, error) {
+func run(t *testing.T, url string, progress func(messagedb.Progress)) (*messagedb.Adoption, error) {
 	t.Helper()
 	return adoptPatiently(t.Context(), url, patient(progress))
 }
 
 // at calls f once, when a phase begins.
-func at(phase adopt.Phase, f func()) func(adopt.Progress) {
+func at(phase messagedb.Phase, f func()) func(messagedb.Progress) {
 	var once sync.Once
-	return func(p adopt.Progress) {
+	return func(p messagedb.Progress) {
 		if p.Phase == phase {
 			once.Do(f)
 		}
@@ -193,7 +193,7 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 
 	done := testkit.Do(run(t, url, nil))(t)
 
-	require.Equal(t, adopt.Adopted, done.State)
+	require.Equal(t, messagedb.Adopted, done.State)
 	require.Equal(t, "1.3.0", done.Version)
 	require.Equal(t, one[int64](t, conn, "select count(*) from dibs.messages"), done.Messages)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
@@ -215,15 +215,15 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 
 	do(t, conn, "drop schema message_store_before_dibs, dibs_adoption cascade")
 	write(t, conn, "account-1")
-	require.ErrorIs(t, testkit.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
-	require.Nil(t, testkit.Do(adopt.Status(t.Context(), conn))(t))
+	require.ErrorIs(t, testkit.ErrorOf(messagedb.Undo(t.Context(), connector(url), nil)), messagedb.ErrNothingToUndo)
+	require.Nil(t, testkit.Do(messagedb.Status(t.Context(), conn))(t))
 }
 
 func TestEmptyMessageDBIsAdopted(t *testing.T) {
 	t.Parallel()
 	url := pgtest.MessageDB(t)
 	conn := connect(t, url)
-	require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
+	require.Empty(t, testkit.Do(messagedb.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 
 	testkit.Do(run(t, url, nil))(t)
 
@@ -390,7 +390,7 @@ func stopInTheSwitch(t *testing.T, url string) (done <-chan error, release func(
 	// The switch waits for the lock as long as the test takes.
 	do(t, watcher, fmt.Sprintf("alter database %s set dibs.lock_timeout = '1h'", one[string](t, watcher, "select current_database()")))
 	var tx pgx.Tx
-	lock := at(adopt.Comparing, func() {
+	lock := at(messagedb.Comparing, func() {
 		var err error
 		if tx, err = holder.Begin(t.Context()); err == nil {
 			_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
@@ -416,7 +416,7 @@ func TestMessageThatIsCommittedLateIsAdopted(t *testing.T) {
 	do(t, early, "set search_path = message_store")
 	var tx pgx.Tx
 	var followed bool
-	begin := at(adopt.Copying, func() {
+	begin := at(messagedb.Copying, func() {
 		var err error
 		if tx, err = late.Begin(t.Context()); err != nil {
 			t.Error(err)
@@ -430,14 +430,14 @@ func TestMessageThatIsCommittedLateIsAdopted(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	commit := at(adopt.Comparing, func() {
+	commit := at(messagedb.Comparing, func() {
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
 
-	testkit.Do(run(t, url, func(p adopt.Progress) {
-		followed = followed || p.Phase == adopt.Following
+	testkit.Do(run(t, url, func(p messagedb.Progress) {
+		followed = followed || p.Phase == messagedb.Following
 		begin(p)
 		commit(p)
 	}))(t)
@@ -456,7 +456,7 @@ func TestMessageDBOnlyAddsWhileItIsAdopted(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	require.Error(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, func() { cancel(stopped) })})))
+	require.Error(t, testkit.ErrorOf(messagedb.Adopt(ctx, connector(url), &messagedb.Config{Progress: at(messagedb.Comparing, func() { cancel(stopped) })})))
 
 	for _, sql := range []string{
 		"insert into message_store.messages (global_position, stream_name, position, type) values (3, 'a-1', 100, 'T')",
@@ -480,7 +480,7 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 	append := `select outcome from dibs.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(messagedb.Adopt(ctx, connector(url), &messagedb.Config{Progress: at(messagedb.Indexing, cancel)})), context.Canceled)
 
 	_, err := conn.Exec(t.Context(), append)
 	require.Equal(t, "55000", sqlstate(err))
@@ -494,8 +494,8 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 		require.ErrorIs(t, err, postgres.ErrAdopting)
 	}
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
-	status := testkit.Do(adopt.Status(t.Context(), conn))(t)
-	require.Equal(t, adopt.Adopting, status.State)
+	status := testkit.Do(messagedb.Status(t.Context(), conn))(t)
+	require.Equal(t, messagedb.Adopting, status.State)
 	require.Equal(t, one[int64](t, conn, "select count(*) from dibs.messages"), status.Copied)
 
 	testkit.Do(run(t, url, nil))(t)
@@ -510,7 +510,7 @@ func TestOnlyTheOwnerMayFillTheStore(t *testing.T) {
 	user, name := connectAs(t, url, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(messagedb.Adopt(ctx, connector(url), &messagedb.Config{Progress: at(messagedb.Indexing, cancel)})), context.Canceled)
 	do(t, conn, fmt.Sprintf("grant usage on schema dibs to %s; grant insert on dibs.messages to %[1]s; grant usage on sequence dibs.messages_global_position_seq to %[1]s", name))
 
 	_, err := user.PgConn().Exec(t.Context(), "set dibs.adopting = 'on'; insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('a', 0, 'a-1', 0, 'T', gen_random_uuid())").ReadAll()
@@ -530,19 +530,19 @@ func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
 	}
 	count := one[int](t, conn, "select count(*) from message_store.messages")
 	for _, step := range []struct {
-		phase adopt.Phase
+		phase messagedb.Phase
 		later int64
 	}{
-		{adopt.Checking, 0},
-		{adopt.Locking, 0},
-		{adopt.Copying, 0},
-		{adopt.Copying, 100},
-		{adopt.Indexing, 0},
-		{adopt.Indexing, 1},
-		{adopt.Comparing, 0},
-		{adopt.Comparing, 1},
+		{messagedb.Checking, 0},
+		{messagedb.Locking, 0},
+		{messagedb.Copying, 0},
+		{messagedb.Copying, 100},
+		{messagedb.Indexing, 0},
+		{messagedb.Indexing, 1},
+		{messagedb.Comparing, 0},
+		{messagedb.Comparing, 1},
 	} {
-		_, err := run(t, url, func(p adopt.Progress) {
+		_, err := run(t, url, func(p messagedb.Progress) {
 			if p.Phase == step.phase && p.Done >= step.later {
 				kill()
 			}
@@ -614,19 +614,19 @@ func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
 		"one more":     `insert into dibs.messages (category, group_hash, stream_name, position, type, id, global_position) values ('account', 0, 'account-1', 1000, 'T', gen_random_uuid(), (select min(g) from generate_series(1, 1000) g where not exists (select from dibs.messages where global_position = g)))`,
 		"in the tail":  `insert into dibs.messages (category, group_hash, stream_name, position, type, id, global_position) values ('account', 0, 'account-1', 1000, 'T', gen_random_uuid(), 1000000000)`,
 	} {
-		_, err := run(t, url, at(adopt.Comparing, func() { right.tamper(t, tamperer, sql) }))
-		require.ErrorIs(t, err, adopt.ErrCopyDiffers, name)
-		if differs, ok := errors.AsType[*adopt.CopyDiffersError](err); ok {
-			require.Equal(t, "account-1", slices.MinFunc(differs.Streams, func(a, b adopt.StreamDifference) int { return strings.Compare(a.Stream, b.Stream) }).Stream)
+		_, err := run(t, url, at(messagedb.Comparing, func() { right.tamper(t, tamperer, sql) }))
+		require.ErrorIs(t, err, messagedb.ErrCopyDiffers, name)
+		if differs, ok := errors.AsType[*messagedb.CopyDiffersError](err); ok {
+			require.Equal(t, "account-1", slices.MinFunc(differs.Streams, func(a, b messagedb.StreamDifference) int { return strings.Compare(a.Stream, b.Stream) }).Stream)
 		}
 		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 		require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"))
 		right.mend(t, tamperer)
 	}
 	right.tamper(t, tamperer, "delete from dibs.messages where stream_name = 'account-1' and position = 3")
-	require.ErrorIs(t, testkit.ErrorOf(run(t, url, nil)), adopt.ErrCopyDiffers, "it is compared anew")
+	require.ErrorIs(t, testkit.ErrorOf(run(t, url, nil)), messagedb.ErrCopyDiffers, "it is compared anew")
 
-	require.True(t, testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t).Abandons)
+	require.True(t, testkit.Do(messagedb.Undo(t.Context(), connector(url), nil))(t).Abandons)
 	testkit.Do(run(t, url, nil))(t)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 }
@@ -658,7 +658,7 @@ func TestTamperedTailIsNotSwitchedTo(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
 	tamperer := connect(t, url)
-	add := at(adopt.Copying, func() {
+	add := at(messagedb.Copying, func() {
 		do(t, conn, "set search_path = message_store, public; select write_message(gen_random_uuid()::varchar, 'tail-1', 'T', '{}') from generate_series(1, 10)")
 	})
 	var right tampering
@@ -668,16 +668,16 @@ func TestTamperedTailIsNotSwitchedTo(t *testing.T) {
 		"position": `update dibs.messages set position = 77 where stream_name = 'tail-1' and position = 3`,
 	} {
 		var tampered atomic.Bool
-		_, err := run(t, url, func(p adopt.Progress) {
+		_, err := run(t, url, func(p messagedb.Progress) {
 			add(p)
 			// The last of the comparison: the bulk and the number of the tail were right.
-			if p.Phase == adopt.Locking && one[bool](t, tamperer, "select exists (select from dibs_adoption.sums)") && tampered.CompareAndSwap(false, true) {
+			if p.Phase == messagedb.Locking && one[bool](t, tamperer, "select exists (select from dibs_adoption.sums)") && tampered.CompareAndSwap(false, true) {
 				right.tamper(t, tamperer, sql)
 			}
 		})
 
 		require.True(t, tampered.Load())
-		require.ErrorIs(t, err, adopt.ErrCopyDiffers, name)
+		require.ErrorIs(t, err, messagedb.ErrCopyDiffers, name)
 		require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"), name)
 		right.mend(t, tamperer)
 	}
@@ -692,18 +692,18 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 	holder := connect(t, url)
 	tx := testkit.Do(holder.Begin(t.Context()))(t)
 	testkit.Do(tx.Exec(t.Context(), "select count(*) from message_store.messages"))(t)
-	config := &adopt.Config{LockTimeout: time.Millisecond, LockTries: 2} // too short for a watch
+	config := &messagedb.Config{LockTimeout: time.Millisecond, LockTries: 2} // too short for a watch
 	var told atomic.Bool
-	config.Progress = func(p adopt.Progress) {
-		if p.Phase == adopt.Locking && len(p.Blockers) > 0 {
+	config.Progress = func(p messagedb.Progress) {
+		if p.Phase == messagedb.Locking && len(p.Blockers) > 0 {
 			told.Store(true)
 		}
 	}
 
-	_, err := adopt.Run(t.Context(), connector(url), config)
+	_, err := messagedb.Adopt(t.Context(), connector(url), config)
 
-	require.ErrorIs(t, err, adopt.ErrLocked)
-	locked := testkit.As[*adopt.LockedError](t, err)
+	require.ErrorIs(t, err, messagedb.ErrLocked)
+	locked := testkit.As[*messagedb.LockedError](t, err)
 	require.Equal(t, int32(holder.PgConn().PID()), locked.Blockers[0].PID)
 	require.ErrorContains(t, err, fmt.Sprintf("process %d of postgres", holder.PgConn().PID()))
 	require.True(t, told.Load())
@@ -719,7 +719,7 @@ func TestPlanTellsAndChangesNothing(t *testing.T) {
 	catalog := "select md5(string_agg(c.oid || c.relname || c.relnamespace, ',' order by c.oid)) from pg_class c where c.oid >= 16384 and relnamespace <> 'pg_toast'::regnamespace"
 	was := one[string](t, conn, catalog)
 
-	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(messagedb.NewPlan(t.Context(), connector(url), nil))(t)
 
 	require.Empty(t, plan.Obstacles)
 	require.Empty(t, plan.Warnings)
@@ -740,27 +740,27 @@ func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 	url, conn := messageDB(t)
 	for _, c := range []struct {
 		sql, undo string
-		kind      adopt.ObstacleKind
+		kind      messagedb.ObstacleKind
 		says      string
 	}{
-		{"alter table message_store.messages add column tenant text", "alter table message_store.messages drop column tenant", adopt.ObstacleSource, "tenant"},
-		{"alter table message_store.messages alter position type integer", "alter table message_store.messages alter position type bigint", adopt.ObstacleSource, "position"},
-		{"alter function message_store.message_store_version() rename to v", "alter function message_store.v() rename to message_store_version", adopt.ObstacleSource, "message_store_version"},
-		{"create or replace function message_store.message_store_version() returns varchar language sql as $$ select '2.0.0'::varchar $$", "create or replace function message_store.message_store_version() returns varchar language sql as $$ select '1.2.1'::varchar $$", adopt.ObstacleSource, `"2.0.0"`},
-		{"alter table message_store.messages rename to m", "alter table message_store.m rename to messages", adopt.ObstacleSource, "no table"},
-		{"alter sequence message_store.messages_global_position_seq cache 10", "alter sequence message_store.messages_global_position_seq cache 1", adopt.ObstacleSource, "sequence"},
-		{"insert into message_store.messages (stream_name, position, type) values ('a-1', -7, 'T')", "delete from message_store.messages where position = -7", adopt.ObstacleMessages, "position below 0"},
-		{"insert into message_store.messages (global_position, stream_name, position, type) values (0, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 0", adopt.ObstacleMessages, "global position below 1"},
-		{"insert into message_store.messages (stream_name, position, type, time) values ('a-1', 70, 'T', 'infinity')", "delete from message_store.messages where time = 'infinity'", adopt.ObstacleMessages, "time"},
-		{"insert into message_store.messages (global_position, stream_name, position, type) values (1000000, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 1000000", adopt.ObstacleMessages, "1000000"},
+		{"alter table message_store.messages add column tenant text", "alter table message_store.messages drop column tenant", messagedb.ObstacleSource, "tenant"},
+		{"alter table message_store.messages alter position type integer", "alter table message_store.messages alter position type bigint", messagedb.ObstacleSource, "position"},
+		{"alter function message_store.message_store_version() rename to v", "alter function message_store.v() rename to message_store_version", messagedb.ObstacleSource, "message_store_version"},
+		{"create or replace function message_store.message_store_version() returns varchar language sql as $$ select '2.0.0'::varchar $$", "create or replace function message_store.message_store_version() returns varchar language sql as $$ select '1.2.1'::varchar $$", messagedb.ObstacleSource, `"2.0.0"`},
+		{"alter table message_store.messages rename to m", "alter table message_store.m rename to messages", messagedb.ObstacleSource, "no table"},
+		{"alter sequence message_store.messages_global_position_seq cache 10", "alter sequence message_store.messages_global_position_seq cache 1", messagedb.ObstacleSource, "sequence"},
+		{"insert into message_store.messages (stream_name, position, type) values ('a-1', -7, 'T')", "delete from message_store.messages where position = -7", messagedb.ObstacleMessages, "position below 0"},
+		{"insert into message_store.messages (global_position, stream_name, position, type) values (0, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 0", messagedb.ObstacleMessages, "global position below 1"},
+		{"insert into message_store.messages (stream_name, position, type, time) values ('a-1', 70, 'T', 'infinity')", "delete from message_store.messages where time = 'infinity'", messagedb.ObstacleMessages, "time"},
+		{"insert into message_store.messages (global_position, stream_name, position, type) values (1000000, 'a-1', 70, 'T')", "delete from message_store.messages where global_position = 1000000", messagedb.ObstacleMessages, "1000000"},
 		{
 			"drop index message_store.messages_id; insert into message_store.messages (id, stream_name, position, type) select id, 'twice-1', 0, 'T' from message_store.messages limit 1",
-			"delete from message_store.messages where stream_name = 'twice-1'; create unique index messages_id on message_store.messages (id)", adopt.ObstacleMessages, "ids of more than one message: 1",
+			"delete from message_store.messages where stream_name = 'twice-1'; create unique index messages_id on message_store.messages (id)", messagedb.ObstacleMessages, "ids of more than one message: 1",
 		},
-		{"create schema message_store_before_dibs", "drop schema message_store_before_dibs", adopt.ObstacleTarget, "message_store_before_dibs"},
+		{"create schema message_store_before_dibs", "drop schema message_store_before_dibs", messagedb.ObstacleTarget, "message_store_before_dibs"},
 	} {
 		do(t, conn, c.sql)
-		before, err := adopt.NewPlan(t.Context(), connector(url), nil)
+		before, err := messagedb.NewPlan(t.Context(), connector(url), nil)
 		require.NoError(t, err, c.sql)
 		require.NotEmpty(t, before.Obstacles, c.sql)
 		require.Equal(t, c.kind, before.Obstacles[0].Kind, before.Obstacles)
@@ -768,20 +768,20 @@ func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 
 		_, err = run(t, url, nil)
 
-		require.ErrorIs(t, err, adopt.ErrCannotAdopt, c.sql)
-		refused := testkit.As[*adopt.CannotAdoptError](t, err)
+		require.ErrorIs(t, err, messagedb.ErrCannotAdopt, c.sql)
+		refused := testkit.As[*messagedb.CannotAdoptError](t, err)
 		require.Equal(t, before.Obstacles, refused.Obstacles)
 		require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"), c.sql)
 		do(t, conn, c.undo)
 	}
-	require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
+	require.Empty(t, testkit.Do(messagedb.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 }
 
 func TestDatabaseWithoutMessageDBIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{pgtest.Database(t), pgtest.Migrated(t)} {
-		require.ErrorIs(t, testkit.ErrorOf(adopt.Run(t.Context(), connector(url), nil)), adopt.ErrCannotAdopt)
-		require.ErrorIs(t, testkit.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
+		require.ErrorIs(t, testkit.ErrorOf(messagedb.Adopt(t.Context(), connector(url), nil)), messagedb.ErrCannotAdopt)
+		require.ErrorIs(t, testkit.ErrorOf(messagedb.Undo(t.Context(), connector(url), nil)), messagedb.ErrNothingToUndo)
 	}
 }
 
@@ -792,7 +792,7 @@ func TestStoreThatIsUsedIsNotFilled(t *testing.T) {
 
 	_, err := run(t, url, nil)
 
-	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
+	require.ErrorIs(t, err, messagedb.ErrCannotAdopt)
 	require.ErrorContains(t, err, "there are messages in dibs.messages")
 }
 
@@ -823,20 +823,20 @@ func TestDependentsAreInTheWay(t *testing.T) {
 
 	_, err := run(t, url, nil)
 
-	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
+	require.ErrorIs(t, err, messagedb.ErrCannotAdopt)
 	for _, object := range []string{"view app.accounts", "app.seen", "function app.latest()", "function message_store.own()", "table message_store.notes", "trigger notify"} {
 		require.ErrorContains(t, err, object)
 	}
 	require.NotContains(t, err.Error(), "by_name", "it finds the new view by its name")
 	require.NotContains(t, err.Error(), "app.totals", "it goes on with what it is made of")
-	config := &adopt.Config{LeaveDependents: true}
-	plan := testkit.Do(adopt.NewPlan(t.Context(), connector(url), config))(t)
+	config := &messagedb.Config{LeaveDependents: true}
+	plan := testkit.Do(messagedb.NewPlan(t.Context(), connector(url), config))(t)
 	require.Empty(t, plan.Obstacles)
 	warnings := strings.Join(plan.Warnings, "\n")
 	require.Contains(t, warnings, "publication p")
 	require.Contains(t, warnings, "role app_")
 	require.Contains(t, warnings, "view app.accounts")
-	testkit.Do(adopt.Run(t.Context(), connector(url), config))(t)
+	testkit.Do(messagedb.Adopt(t.Context(), connector(url), config))(t)
 	write(t, conn, "account-1")
 	require.Equal(t, one[int64](t, conn, "select max(global_position) from message_store.messages"), one[int64](t, conn, "select app.by_name()"))
 	require.Less(t, one[int64](t, conn, "select app.latest()"), one[int64](t, conn, "select app.by_name()"))
@@ -856,14 +856,14 @@ func TestUserWhoIsNoSuperuserAdopts(t *testing.T) {
 		if member {
 			do(t, conn, "grant dibs_owner to "+name)
 		}
-		require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), mine, nil))(t).Obstacles)
+		require.Empty(t, testkit.Do(messagedb.NewPlan(t.Context(), mine, nil))(t).Obstacles)
 
-		testkit.Do(adopt.Run(t.Context(), mine, nil))(t)
+		testkit.Do(messagedb.Adopt(t.Context(), mine, nil))(t)
 
 		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 		client := connect(t, pgtest.As(t, url, "message_store"))
 		write(t, client, "account-1")
-		require.Equal(t, int64(1), testkit.Do(adopt.Undo(t.Context(), mine, nil))(t).Since)
+		require.Equal(t, int64(1), testkit.Do(messagedb.Undo(t.Context(), mine, nil))(t).Since)
 		write(t, connect(t, pgtest.As(t, url, "message_store")), "account-1")
 		if !member {
 			do(t, conn, "drop schema dibs, dibs_adoption, message_store_by_dibs cascade")
@@ -878,10 +878,10 @@ func TestUserWithoutRightsIsRefused(t *testing.T) {
 	user, _ := connectAs(t, url, "")
 	mine := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, user.Config().Copy()) }
 
-	_, err := adopt.Run(t.Context(), mine, nil)
+	_, err := messagedb.Adopt(t.Context(), mine, nil)
 
-	refused := testkit.As[*adopt.CannotAdoptError](t, err)
-	require.Equal(t, adopt.ObstacleRights, refused.Obstacles[0].Kind)
+	refused := testkit.As[*messagedb.CannotAdoptError](t, err)
+	require.Equal(t, messagedb.ObstacleRights, refused.Obstacles[0].Kind)
 }
 
 func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
@@ -901,9 +901,9 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	answers := asked(t, url)
 	drawn := one[int64](t, conn, "select last_value from dibs.messages_global_position_seq")
 
-	plan := testkit.Do(adopt.NewUndoPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(messagedb.NewUndoPlan(t.Context(), connector(url), nil))(t)
 	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
-	undone := testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
+	undone := testkit.Do(messagedb.Undo(t.Context(), connector(url), nil))(t)
 
 	require.Equal(t, plan.Since, undone.Since)
 	require.Equal(t, plan.Removed, undone.Removed)
@@ -918,11 +918,11 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	require.Equal(t, "55000", sqlstate(err))
 	require.ErrorContains(t, err, "given back")
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
-	require.ErrorIs(t, testkit.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
+	require.ErrorIs(t, testkit.ErrorOf(messagedb.Undo(t.Context(), connector(url), nil)), messagedb.ErrNothingToUndo)
 
 	// And there again.
 	want = fingerprint(t, conn, "message_store.messages")
-	require.Empty(t, testkit.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
+	require.Empty(t, testkit.Do(messagedb.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 	testkit.Do(run(t, url, nil))(t)
 	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
 	write(t, client, "account-1")
@@ -937,9 +937,9 @@ func TestTamperedReturnIsNotSwitchedTo(t *testing.T) {
 	write(t, conn, "account-1")
 	do(t, conn, "alter table message_store_before_dibs.messages disable trigger all; update message_store_before_dibs.messages set data = '{}' where stream_name = 'account-1' and position = 2; alter table message_store_before_dibs.messages enable always trigger dibs_adoption_refuse")
 
-	_, err := adopt.Undo(t.Context(), connector(url), &adopt.Config{LockTimeout: time.Millisecond}) // which it never comes to
+	_, err := messagedb.Undo(t.Context(), connector(url), &messagedb.Config{LockTimeout: time.Millisecond}) // which it never comes to
 
-	require.ErrorIs(t, err, adopt.ErrCopyDiffers)
+	require.ErrorIs(t, err, messagedb.ErrCopyDiffers)
 	require.ErrorContains(t, err, `"account-1"`)
 	write(t, conn, "account-1")
 }
@@ -955,9 +955,9 @@ func TestChangedReturnIsNotSwitchedTo(t *testing.T) {
 			drop trigger if exists change on message_store_before_dibs.messages;
 			create trigger change before insert on message_store_before_dibs.messages for each row execute function public.change()`)
 
-		_, err := adopt.Undo(t.Context(), connector(url), nil)
+		_, err := messagedb.Undo(t.Context(), connector(url), nil)
 
-		require.ErrorIs(t, err, adopt.ErrCopyDiffers, change)
+		require.ErrorIs(t, err, messagedb.ErrCopyDiffers, change)
 		require.ErrorContains(t, err, `"account-1"`)
 		require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
 		require.Equal(t, "v", one[string](t, conn, "select relkind::text from pg_class where oid = 'message_store.messages'::regclass"), "our view")
@@ -975,15 +975,15 @@ func TestUndoNamesMessagesThatCannotBeGivenBack(t *testing.T) {
 	do(t, conn, `select dibs.append_one('unfit-2', -1, gen_random_uuid(), 'T', '{"a":"\ud800"}', null)`)
 	do(t, conn, `select dibs.append_one('fit-1', -1, gen_random_uuid(), 'T', '{"a":"\u00e9 1e200000"}', null)`)
 
-	plan := testkit.Do(adopt.NewUndoPlan(t.Context(), connector(url), nil))(t)
+	plan := testkit.Do(messagedb.NewUndoPlan(t.Context(), connector(url), nil))(t)
 	require.Equal(t, []string{"unfit-1@0", "unfit-1@1", "unfit-2@0"}, plan.Unfit)
-	require.Equal(t, adopt.ObstacleMessages, plan.Obstacles()[0].Kind)
-	require.ErrorContains(t, testkit.ErrorOf(adopt.Undo(t.Context(), connector(url), &adopt.Config{LeaveDependents: true})), "unfit-1@0 has data that jsonb cannot hold")
+	require.Equal(t, messagedb.ObstacleMessages, plan.Obstacles()[0].Kind)
+	require.ErrorContains(t, testkit.ErrorOf(messagedb.Undo(t.Context(), connector(url), &messagedb.Config{LeaveDependents: true})), "unfit-1@0 has data that jsonb cannot hold")
 	require.Equal(t, "v", one[string](t, conn, "select relkind::text from pg_class where oid = 'message_store.messages'::regclass"), "nothing was done")
 
 	do(t, conn, "select dibs.delete_stream('unfit-1')")
 	do(t, conn, "select dibs.delete_stream('unfit-2')")
-	testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
+	testkit.Do(messagedb.Undo(t.Context(), connector(url), nil))(t)
 }
 
 func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
@@ -1021,7 +1021,7 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 		return one[int](t, conn, "select count(distinct stream_name) from dibs.messages where stream_name like 'live-%' and position > 3")
 	})
 
-	testkit.Do(adopt.Undo(t.Context(), connector(url), patient(nil)))(t)
+	testkit.Do(messagedb.Undo(t.Context(), connector(url), patient(nil)))(t)
 	at := one[int](t, conn, "select count(*) from message_store.messages")
 	testkit.Await(t, "5 messages after the undo", func() (bool, any) {
 		now := one[int](t, conn, "select count(*) from message_store.messages")
@@ -1041,24 +1041,24 @@ func TestAdoptionThatWasBegunIsAbandoned(t *testing.T) {
 	before := fingerprint(t, conn, "message_store.messages")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	require.ErrorIs(t, testkit.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
+	require.ErrorIs(t, testkit.ErrorOf(messagedb.Adopt(ctx, connector(url), &messagedb.Config{Progress: at(messagedb.Indexing, cancel)})), context.Canceled)
 
-	require.True(t, testkit.Do(adopt.Undo(t.Context(), connector(url), nil))(t).Abandons)
+	require.True(t, testkit.Do(messagedb.Undo(t.Context(), connector(url), nil))(t).Abandons)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 	do(t, conn, "delete from message_store.messages where global_position = 1")
 	require.Zero(t, one[int](t, conn, "select count(*) from dibs.messages"))
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 	requireOurs(t, conn)
 	require.Empty(t, testkit.Do(migrations.Drift(t.Context(), conn, nil))(t).Differences)
-	require.Nil(t, testkit.Do(adopt.Status(t.Context(), conn))(t))
+	require.Nil(t, testkit.Do(messagedb.Status(t.Context(), conn))(t))
 }
 
 func TestInvalidAdoptConfigIsRefused(t *testing.T) {
 	t.Parallel()
 	never := func(context.Context) (*pgx.Conn, error) { return nil, errors.New("connected") }
-	for _, config := range []adopt.Config{
+	for _, config := range []messagedb.Config{
 		{Workers: -1}, {Workers: 17}, {RangeMessages: -1}, {RangeMessages: 1_000_001}, {LockTimeout: -1}, {LockTimeout: 2 * time.Hour}, {LockTries: -1},
 	} {
-		require.ErrorContains(t, testkit.ErrorOf(adopt.Run(t.Context(), never, &config)), "adopt: invalid ")
+		require.ErrorContains(t, testkit.ErrorOf(messagedb.Adopt(t.Context(), never, &config)), "adopt: invalid ")
 	}
 }
