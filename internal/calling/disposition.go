@@ -58,7 +58,7 @@ var Parked error = &DispositionError{Kind: Park} //nolint:errname // it is a dis
 //	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, calling.Refused} }
 var Refused error = &DispositionError{Kind: Refuse} //nolint:errname // it is a disposition, which errors unwrap to
 
-// An error matches ErrLasting if it concerns every message, and stays until an operator acts. A
+// ErrLasting is matched by an error that concerns every message, and stays until an operator acts. A
 // consumer stops after such an error, unless it has a disposition, and parks nothing. Only errors
 // of Dibs match it: a handler's error cannot stop a consumer by a method.
 var ErrLasting = errors.New("it stays until an operator acts")

@@ -16,7 +16,7 @@ func (d *Driver) Mode(conn *pgx.Conn) pgx.QueryExecMode { return d.link.Mode(con
 
 // Busy reports whether a write to the category is under way.
 func (d *Driver) Busy(category messagestore.Category) bool {
-	l := d.groups.shard(category)
+	l := d.shard(category)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.busy
@@ -24,19 +24,19 @@ func (d *Driver) Busy(category messagestore.Category) bool {
 
 // Within bounds the time that a shard waits for a write.
 func (d *Driver) Within(limit time.Duration) *Driver {
-	d.groups.timeout = limit
+	d.timeout = limit
 	return d
 }
 
 // Learn tells the driver where the category's fence is.
 func (d *Driver) Learn(category messagestore.Category, fence int64) {
-	d.database.fences.raised([]answer{{outcome: "fenced", stream: string(category), version: messagestore.Version(fence)}})
+	d.fences.raised([]answer{{outcome: "fenced", stream: string(category), version: messagestore.Version(fence)}})
 }
 
 // Waiting returns how many writes wait for their turn.
 func (d *Driver) Waiting() int {
 	n := 0
-	for _, l := range d.groups.shards {
+	for _, l := range d.shards {
 		l.mu.Lock()
 		n += len(l.waiting)
 		l.mu.Unlock()
@@ -45,19 +45,19 @@ func (d *Driver) Waiting() int {
 }
 
 // Patient has reads wait for others for as long as it takes.
-func (d *Driver) Patient() { d.gathering.patience = time.Hour }
+func (d *Driver) Patient() { d.patience = time.Hour }
 
 // WaitingReads counts the reads that wait for others.
 func (d *Driver) WaitingReads() int {
-	d.gathering.mu.Lock()
-	defer d.gathering.mu.Unlock()
-	return len(d.gathering.waiting)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.waiting)
 }
 
 // Flushes returns how many transactions held more than one write, and how many
 // writes they held.
 func (d *Driver) Flushes() (flushes, writes int64) {
-	return d.groups.flushes.Load(), d.groups.flushed.Load()
+	return d.flushes.Load(), d.flushed.Load()
 }
 
 // TogetherWith returns a category in the same shard as another, so that writes to both may be in
@@ -65,7 +65,7 @@ func (d *Driver) Flushes() (flushes, writes int64) {
 func (d *Driver) TogetherWith(category messagestore.Category) messagestore.Category {
 	for n := 0; ; n++ {
 		other := messagestore.Category(fmt.Sprintf("%s%d", category, n))
-		if d.groups.shard(other) == d.groups.shard(category) {
+		if d.shard(other) == d.shard(category) {
 			return other
 		}
 	}
@@ -87,7 +87,7 @@ func (d *Driver) ReadTogether(ctx context.Context, queries ...messagestore.Strea
 
 // InOneShard reports whether writes to two categories may be in one group.
 func (d *Driver) InOneShard(a, b messagestore.Category) bool {
-	return d.groups.shard(a) == d.groups.shard(b)
+	return d.shard(a) == d.shard(b)
 }
 
 // An Answer is the outcome of a write in a group.
@@ -119,7 +119,7 @@ func (d *Driver) AppendAllEach(ctx context.Context, writes [][]messagestore.Appe
 		group[i] = newTicket(w, slices.Contains(meets, i), d.fences.of(w))
 		group[i].state.Store(taken)
 	}
-	l := d.groups.shards[0]
+	l := d.shards[0]
 	d.commit(ctx, l, group)
 	d.flush(l) // what was put back
 	answers := make([]Answer, len(group))
