@@ -13,7 +13,7 @@ import (
 )
 
 // rule is the whole of what Open knows.
-const rule = "it begins with postgres://, postgresql:// or sqlite: and a path, or is memory:"
+const rule = "must be a postgres://, postgresql:// or sqlite: URL, or memory:"
 
 // Open returns the store that a URL names. Its Close closes the database.
 //
@@ -39,7 +39,7 @@ func Open(ctx context.Context, storeURL string, config *messagestore.Config) (*m
 
 func open(ctx context.Context, storeURL string, config *messagestore.Config) (messagestore.Driver, error) {
 	if ctx == nil {
-		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "must not be nil"))
 	}
 	scheme, rest, ok := strings.Cut(storeURL, ":")
 	if !ok {
@@ -56,7 +56,7 @@ func open(ctx context.Context, storeURL string, config *messagestore.Config) (me
 		return sqlite.Open(ctx, path, nil)
 	case "memory":
 		if rest != "" {
-			return nil, invalid("memory: has nothing after it")
+			return nil, invalid("must have nothing after memory:")
 		}
 		return memory.New(), nil
 	}
@@ -96,11 +96,11 @@ func cutSchema(storeURL string) (without, schema string, err error) {
 			continue
 		}
 		if named {
-			return "", "", invalid("it names the schema twice")
+			return "", "", invalid("must not name the schema twice")
 		}
 		named = true
 		if schema, err = url.QueryUnescape(value); err != nil || schema == "" {
-			return "", "", invalid("schema= has the name of a schema after it")
+			return "", "", invalid("must have the name of a schema after schema=")
 		}
 	}
 	if len(kept) == 0 {
@@ -116,14 +116,14 @@ func sqlitePath(rest string) (string, error) {
 	if strings.HasPrefix(rest, "//") {
 		path = rest[2:]
 		if !strings.HasPrefix(path, "/") {
-			return "", invalid("after sqlite:// comes an absolute path: sqlite:///folder/file; a relative one is sqlite:file")
+			return "", invalid("must have an absolute path after sqlite://, as sqlite:///folder/file; a relative one is sqlite:file")
 		}
 	}
 	switch {
 	case path == "":
-		return "", invalid("sqlite: has a path after it")
+		return "", invalid("must have a path after sqlite:")
 	case strings.Contains(path, "?"):
-		return "", invalid("sqlite: has a path after it and no parameters; for a file with a question mark in its name call sqlite.Open")
+		return "", invalid("must have a path after sqlite:, and no parameters; for a file with a question mark in its name call sqlite.Open")
 	}
 	return path, nil
 }

@@ -210,7 +210,7 @@ func (c *Config) withDefaults() Config {
 // mistakes returns an error for each field that is out of bounds, and for the handler's types.
 func (c *Config) mistakes(known []string) (all []error) {
 	if c.OnlyKnown && len(known) == 0 {
-		all = append(all, invalid("only known", true, "the handler does not tell the types that it knows: it has no method Types() []string, as a handler.Mux has, or the method names none"))
+		all = append(all, invalid("only known", true, "must not be set unless the handler tells the types that it knows: it has no method Types() []string, as a handler.Mux has, or the method names none"))
 	}
 	if err := c.filter(known).Validate(); err != nil {
 		all = append(all, err)
@@ -225,7 +225,7 @@ func (c *Config) mistakes(known []string) (all []error) {
 		{"checkpoint messages", c.CheckpointMessages, 1, 1_000_000},
 	} {
 		if n.value < n.least || n.value > n.most {
-			all = append(all, invalid(n.field, n.value, fmt.Sprintf("it is between %d and %d", n.least, n.most)))
+			all = append(all, invalid(n.field, n.value, fmt.Sprintf("must be between %d and %d", n.least, n.most)))
 		}
 	}
 	for _, d := range []struct {
@@ -241,17 +241,17 @@ func (c *Config) mistakes(known []string) (all []error) {
 		{"maximum back-off", c.Errors.Retry.MaxBackoff, time.Millisecond, 24 * time.Hour},
 	} {
 		if d.value < d.least || d.value > d.most {
-			all = append(all, invalid(d.field, d.value, fmt.Sprintf("it is between %v and %v", d.least, d.most)))
+			all = append(all, invalid(d.field, d.value, fmt.Sprintf("must be between %v and %v", d.least, d.most)))
 		}
 	}
 	if d := c.Errors.Retry.For; d != NoRetry && d != Forever && (d < 0 || d > 24*time.Hour) {
-		all = append(all, invalid("retry for", d, "it is between 0 and 24h0m0s, or NoRetry, or Forever"))
+		all = append(all, invalid("retry for", d, "must be between 0s and 24h0m0s, or NoRetry, or Forever"))
 	}
 	if err := c.Start.mistake(); err != nil {
 		all = append(all, err)
 	}
 	if a := c.Errors.Then; a < StopConsumer || a > ParkMessage {
-		all = append(all, invalid("errors then", int(a), "it is StopConsumer or ParkMessage"))
+		all = append(all, invalid("errors then", int(a), "must be StopConsumer or ParkMessage"))
 	}
 	return all
 }

@@ -22,12 +22,12 @@ func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
 		config consumer.Config
 		text   string
 	}{
-		{consumer.Config{PollInterval: time.Nanosecond}, `poll interval "1ns": it is between 1ms and 1h0m0s`},
+		{consumer.Config{PollInterval: time.Nanosecond}, `poll interval "1ns": must be between 1ms and 1h0m0s`},
 		{consumer.Config{PollInterval: -1}, "poll interval"},
 		{consumer.Config{PollInterval: 10 * 365 * 24 * time.Hour}, "poll interval"},
-		{consumer.Config{BatchSize: -1}, "batch size -1: it is between 1 and 10000"},
+		{consumer.Config{BatchSize: -1}, "batch size -1: must be between 1 and 10000"},
 		{consumer.Config{BatchSize: 10_001}, "batch size"},
-		{consumer.Config{Concurrency: -1}, "concurrency -1: it is between 1 and 1024"},
+		{consumer.Config{Concurrency: -1}, "concurrency -1: must be between 1 and 1024"},
 		{consumer.Config{Concurrency: 1025}, "concurrency"},
 		{consumer.Config{CheckpointMessages: -1}, "checkpoint messages"},
 		{consumer.Config{CheckpointMessages: 1_000_001}, "checkpoint messages"},
@@ -35,11 +35,11 @@ func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{CheckpointInterval: 2 * time.Hour}, "checkpoint interval"},
 		{consumer.Config{Grace: -time.Second}, "grace"},
 		{consumer.Config{Grace: 2 * time.Hour}, "grace"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: -2}}}, "retry for \"-2ns\": it is between 0 and 24h0m0s, or NoRetry, or Forever"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: -2}}}, "retry for \"-2ns\": must be between 0s and 24h0m0s, or NoRetry, or Forever"},
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 25 * time.Hour}}}, "retry for"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 1}}}, `maximum back-off "1ns": it is between 1ms and 24h0m0s`},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 1}}}, `maximum back-off "1ns": must be between 1ms and 24h0m0s`},
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 25 * time.Hour}}}, "maximum back-off"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is StopConsumer or ParkMessage"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: must be StopConsumer or ParkMessage"},
 		{consumer.Config{Correlation: "transfer-1"}, "category"},
 	} {
 		_, err := tryNamed(newStore(), account, "ledger", &journal{}, &test.config)
@@ -77,19 +77,19 @@ func TestNewAcceptsTheBounds(t *testing.T) {
 func TestNewRefusesNames(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]string{
-		"":                         "it is empty",
+		"":                         "must not be empty",
 		"a-b":                      "dash",
 		"a+b":                      "plus sign",
 		"a:b":                      "colon",
-		"a b":                      "it holds white space",
+		"a b":                      "must not contain white space",
 		" a":                       "white space",
 		"a\n":                      "U+000A",
 		"a\u00a0b":                 "white space",
 		"a\u202eb":                 "U+202E",
 		"a\x00":                    "U+0000",
 		"a\xff":                    "UTF-8",
-		strings.Repeat("n", 240):   "bytes too long for the streams of category account that are named after it",
-		strings.Repeat("n", 10240): "too long",
+		strings.Repeat("n", 240):   "bytes shorter, for the streams of category account that are named after it",
+		strings.Repeat("n", 10240): "must be at most 255 bytes",
 	} {
 		_, err := tryNamed(newStore(), account, name, &journal{}, nil)
 
@@ -132,11 +132,11 @@ func TestNewRefusesNil(t *testing.T) {
 		handler consumer.Handler
 		text    string
 	}{
-		"NoStore":      {nil, &journal{}, "invalid store: there is none"},
-		"NilStore":     {noStore, &journal{}, "invalid store: there is none"},
-		"NoHandler":    {newStore(), nil, "invalid handler: there is none"},
-		"NilFunc":      {newStore(), noFunc, "invalid handler: there is none"},
-		"NilInPointer": {newStore(), noPtr, "invalid handler: there is none"},
+		"NoStore":      {nil, &journal{}, "invalid store: must not be nil"},
+		"NilStore":     {noStore, &journal{}, "invalid store: must not be nil"},
+		"NoHandler":    {newStore(), nil, "invalid handler: must not be nil"},
+		"NilFunc":      {newStore(), noFunc, "invalid handler: must not be nil"},
+		"NilInPointer": {newStore(), noPtr, "invalid handler: must not be nil"},
 	} {
 		_, err := tryNamed(test.store, account, "ledger", test.handler, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
@@ -176,7 +176,7 @@ func TestNewKeepsACopyOfTheConfig(t *testing.T) {
 func TestOnlyKnownTakesAHandlerThatTellsItsTypes(t *testing.T) {
 	t.Parallel()
 	for text, h := range map[string]consumer.Handler{
-		"only known true: the handler does not tell the types that it knows": handler.HandlerFunc((&journal{}).Handle),
+		"only known true: must not be set unless the handler tells the types that it knows": handler.HandlerFunc((&journal{}).Handle),
 		"or the method names none": knowing(&journal{}),
 		"message type":             knowing(&journal{}, ""),
 		"filter types":             knowing(&journal{}, make([]string, 101)...),

@@ -101,10 +101,10 @@ func New(store Store, category messagestore.Category, name string, h Handler, co
 func (c *Consumer) validate() error {
 	var all []error
 	if isNil(c.store) {
-		all = append(all, invalid("store", nil, "there is none"))
+		all = append(all, invalid("store", nil, "must not be nil"))
 	}
 	if isNil(c.handler) {
-		all = append(all, invalid("handler", nil, "there is none"))
+		all = append(all, invalid("handler", nil, "must not be nil"))
 	} else if v, ok := c.handler.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {
 			all = append(all, fmt.Errorf("handler: %w", err))

@@ -154,7 +154,7 @@ func TestAFunctionThatComesBehindTheFilterIsRefused(t *testing.T) {
 
 	handler.On(mux, func(context.Context, handler.Message[Withdrawn]) error { return nil })
 
-	require.ErrorContains(t, c.CatchUp(t.Context()), `invalid registration "Withdrawn": it is registered after the mux was used`)
+	require.ErrorContains(t, c.CatchUp(t.Context()), `invalid registration "Withdrawn": must be registered before the mux is used`)
 }
 
 // The methods of a consumer are safe for concurrent use, also while it starts.

@@ -238,7 +238,7 @@ func TestAReplicaThatWasPausedPastItsLeaseStartsOver(t *testing.T) {
 		time.Sleep(30 * time.Second)
 
 		require.Equal(t, append(more, last...), second.all())
-		require.Subset(t, append(written, more[0]), first.all(), "at most the message in flight is handled twice")
+		require.Subset(t, append(written, more[0]), first.all(), "must be at most the message in flight is handled twice")
 		require.NoError(t, second.stop())
 		again := writeEach(t, driver, 10, 3)
 		time.Sleep(2 * time.Second)

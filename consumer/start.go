@@ -51,7 +51,7 @@ func (s Start) String() string {
 // mistake returns an error if no message can have the time.
 func (s Start) mistake() error {
 	if s.kind == startAt && s.at.IsZero() {
-		return invalid("start", s.at, "it is a time, or FromStart")
+		return invalid("start", s.at, "must be a time, or FromStart")
 	}
 	return nil
 }

@@ -206,7 +206,7 @@ func TestABellDoesNotCutAWaitAfterAFailureShort(t *testing.T) {
 					store.bell <- head
 					time.Sleep(10 * time.Millisecond)
 				}
-				require.LessOrEqual(t, reads.Load()-before, int64(1+2*10), "at most twice a second")
+				require.LessOrEqual(t, reads.Load()-before, int64(1+2*10), "must be at most twice a second")
 				require.LessOrEqual(t, c.Stats().StoreErrors, int64(2*60*60+40))
 
 				// No message is missed whose wake-up came during the back-off.

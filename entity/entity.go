@@ -109,19 +109,19 @@ func (s *Store[T]) validate() error {
 		wrong = append(wrong, messagestore.NewInvalidError(field, value, rule))
 	}
 	if v := reflect.ValueOf(s.messages); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		invalid("store", nil, "it is nil")
+		invalid("store", nil, "must not be nil")
 	}
 	wrong = append(wrong, s.category.Validate())
 	if s.projection == nil {
-		invalid("projection", nil, "it is nil")
+		invalid("projection", nil, "must not be nil")
 	} else {
 		wrong = append(wrong, s.projection.Validate())
 	}
 	if s.config.CacheSize < NoCache {
-		invalid("cache size", s.config.CacheSize, "it is at least 1, or NoCache")
+		invalid("cache size", s.config.CacheSize, "must be at least 1, or NoCache")
 	}
 	if s.config.Snapshot.Every < 0 {
-		invalid("snapshot interval", s.config.Snapshot.Every, "it is at least 1, or 0 for never")
+		invalid("snapshot interval", s.config.Snapshot.Every, "must be at least 1, or 0 for never")
 	}
 	if rule := tagRule(s.config.Snapshot.Tag); rule != "" {
 		invalid("snapshot tag", s.config.Snapshot.Tag, rule)
@@ -137,11 +137,11 @@ func (s *Store[T]) validate() error {
 func tagRule(tag string) string {
 	switch {
 	case len(tag) > maxTagBytes:
-		return fmt.Sprintf("%d bytes are too long: at most %d", len(tag), maxTagBytes)
+		return fmt.Sprintf("must be at most %d bytes, and is %d", maxTagBytes, len(tag))
 	case !utf8.ValidString(tag):
-		return "it is not valid UTF-8"
+		return "must be valid UTF-8"
 	case strings.ContainsRune(tag, 0):
-		return "it holds U+0000"
+		return "must not contain U+0000"
 	}
 	return ""
 }

@@ -260,15 +260,15 @@ func TestMistakesOfIgnoringAreKept(t *testing.T) {
 
 	err := p.Validate()
 
-	require.ErrorContains(t, err, `invalid projection "Added": the type is registered twice`)
-	require.ErrorContains(t, err, `invalid projection "messagestore.Raw": its zero value's message type, "", is not a valid one`)
-	require.ErrorContains(t, err, "invalid projection: it is empty")
+	require.ErrorContains(t, err, `invalid projection "Added": must not be registered twice`)
+	require.ErrorContains(t, err, `invalid projection "messagestore.Raw": must have a zero value with a valid message type, and it is ""`)
+	require.ErrorContains(t, err, "invalid projection: must not be empty")
 
 	p = lists()
 	_, err = p.Apply(list{}, &messagestore.Message{Type: "Added"})
 	require.NoError(t, err)
 	p.IgnoreUnknown()
-	require.ErrorContains(t, p.Validate(), "they are ignored only after the projection was used")
+	require.ErrorContains(t, p.Validate(), "must be ignored before the projection is used")
 }
 
 // An event that was renamed is missing from no entity: not silently, and not at all once its
@@ -309,7 +309,7 @@ func TestMistakesOfOlderFormsAreKept(t *testing.T) {
 
 	err := p.Validate()
 
-	require.ErrorContains(t, err, `invalid projection "Added": the type is registered twice`)
+	require.ErrorContains(t, err, `invalid projection "Added": must not be registered twice`)
 	require.ErrorContains(t, err, `invalid projection "entity_test.refused": invalid older form`)
 }
 
@@ -596,8 +596,8 @@ func TestAnEntityThatCannotBeKeptIsRefused(t *testing.T) {
 		"a slice inside big.Int":  {try[withBig](nil), `"entity_test.withBig.Sum.abs": a copy would share this slice: give entity_test.withBig a method Clone, or turn the cache off`},
 		"a function":              {try[withFunc](nil), `"entity_test.withFunc.F": a copy would share this func: give entity_test.withFunc a method Clone, or turn the cache off`},
 		"a map itself":            {try[map[string]int](nil), `"map[string]int": a copy would share this map: give map[string]int a method Clone, or turn the cache off`},
-		"a pointer itself":        {try[*plain](nil), `"*entity_test.plain": an entity is a value: the fold of an empty stream is its zero value`},
-		"an interface":            {try[any](nil), `"interface {}": an entity is a value: the fold of an empty stream is its zero value`},
+		"a pointer itself":        {try[*plain](nil), `"*entity_test.plain": must be a value and not a pointer: the fold of an empty stream is the zero value`},
+		"an interface":            {try[any](nil), `"interface {}": must be a value and not a pointer: the fold of an empty stream is the zero value`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -664,18 +664,18 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		err, is error
 		want    string
 	}{
-		"no store":          {create(nil, "list", lists(), nil), messagestore.ErrInvalid, "invalid store: it is nil"},
-		"a nil store":       {create((*messagestore.Store)(nil), "list", lists(), nil), messagestore.ErrInvalid, "invalid store: it is nil"},
-		"a stream":          {create(store, "list-1", lists(), nil), messagestore.ErrInvalid, `invalid category "list-1": it is the name of a stream: a category has no dash`},
-		"no projection":     {create(store, "list", nil, nil), messagestore.ErrInvalid, "invalid projection: it is nil"},
-		"an empty one":      {create(store, "list", entity.NewProjection[list](), nil), messagestore.ErrInvalid, "invalid projection: nothing is registered"},
-		"one type twice":    {create(store, "list", twice, nil), messagestore.ErrInvalid, `invalid projection "Added": the type is registered twice`},
-		"a nil function":    {create(store, "list", none, nil), messagestore.ErrInvalid, `invalid projection "Refused": its function is nil`},
-		"the cache size":    {create(store, "list", lists(), &entity.Config{CacheSize: -2}), messagestore.ErrInvalid, "invalid cache size -2: it is at least 1, or NoCache"},
-		"the interval":      {create(store, "list", lists(), &entity.Config{Snapshot: entity.Snapshot{Every: -1}}), messagestore.ErrInvalid, "invalid snapshot interval -1: it is at least 1, or 0 for never"},
-		"a tag with U+0000": {create(store, "list", lists(), tagged("\x00")), messagestore.ErrInvalid, `invalid snapshot tag "\x00": it holds U+0000`},
-		"a tag no UTF-8":    {create(store, "list", lists(), tagged("v\xff")), messagestore.ErrInvalid, `invalid snapshot tag "v\xff": it is not valid UTF-8`},
-		"a long tag":        {create(store, "list", lists(), tagged(strings.Repeat("v", 256))), messagestore.ErrInvalid, `256 bytes are too long: at most 255`},
+		"no store":          {create(nil, "list", lists(), nil), messagestore.ErrInvalid, "invalid store: must not be nil"},
+		"a nil store":       {create((*messagestore.Store)(nil), "list", lists(), nil), messagestore.ErrInvalid, "invalid store: must not be nil"},
+		"a stream":          {create(store, "list-1", lists(), nil), messagestore.ErrInvalid, `invalid category "list-1": must be a category, without a dash, and is the name of a stream`},
+		"no projection":     {create(store, "list", nil, nil), messagestore.ErrInvalid, "invalid projection: must not be nil"},
+		"an empty one":      {create(store, "list", entity.NewProjection[list](), nil), messagestore.ErrInvalid, "invalid projection: must not be empty: register a function with On"},
+		"one type twice":    {create(store, "list", twice, nil), messagestore.ErrInvalid, `invalid projection "Added": must not be registered twice`},
+		"a nil function":    {create(store, "list", none, nil), messagestore.ErrInvalid, `invalid projection "Refused": the function must not be nil`},
+		"the cache size":    {create(store, "list", lists(), &entity.Config{CacheSize: -2}), messagestore.ErrInvalid, "invalid cache size -2: must be at least 1, or NoCache"},
+		"the interval":      {create(store, "list", lists(), &entity.Config{Snapshot: entity.Snapshot{Every: -1}}), messagestore.ErrInvalid, "invalid snapshot interval -1: must be at least 1, or 0 for never"},
+		"a tag with U+0000": {create(store, "list", lists(), tagged("\x00")), messagestore.ErrInvalid, `invalid snapshot tag "\x00": must not contain U+0000`},
+		"a tag no UTF-8":    {create(store, "list", lists(), tagged("v\xff")), messagestore.ErrInvalid, `invalid snapshot tag "v\xff": must be valid UTF-8`},
+		"a long tag":        {create(store, "list", lists(), tagged(strings.Repeat("v", 256))), messagestore.ErrInvalid, `must be at most 255 bytes, and is 256`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -722,7 +722,7 @@ func TestRegistrationEndsWithUse(t *testing.T) {
 
 	require.ErrorIs(t, p.Validate(), messagestore.ErrInvalid)
 	_, err = p.Apply(list{}, &messagestore.Message{Type: "Added", Stream: "list-1"})
-	require.EqualError(t, err, `apply Added list-1@0: invalid projection "Refused": it is registered after the projection was used`)
+	require.EqualError(t, err, `apply Added list-1@0: invalid projection "Refused": must be registered before the projection is used`)
 }
 
 func TestCloneByAPointerIsUsed(t *testing.T) {

@@ -71,7 +71,7 @@ func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, ev
 		return
 	}
 	if f == nil {
-		p.mistake(invalid(forms[0].Type(), "its function is nil"))
+		p.mistake(invalid(forms[0].Type(), "the function must not be nil"))
 		return
 	}
 	for _, form := range forms {
@@ -117,7 +117,7 @@ func (p *Projection[T]) IgnoreUnknown() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sealed.Load() {
-		p.mistake(invalid("unknown types", "they are ignored only after the projection was used"))
+		p.mistake(invalid("unknown types", "must be ignored before the projection is used"))
 		return
 	}
 	p.ignoreUnknown = true
@@ -134,9 +134,9 @@ func (p *Projection[T]) must(what string) {
 func (p *Projection[T]) register(name string, apply func(T, *messagestore.Message) (T, error)) {
 	switch {
 	case p.sealed.Load():
-		p.mistake(invalid(name, "it is registered after the projection was used"))
+		p.mistake(invalid(name, "must be registered before the projection is used"))
 	case p.routes[name] != nil:
-		p.mistake(invalid(name, "the type is registered twice"))
+		p.mistake(invalid(name, "must not be registered twice"))
 	default:
 		p.routes[name] = apply
 	}
@@ -174,7 +174,7 @@ func (p *Projection[T]) Validate() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.mistakes) == 0 && len(p.routes) == 0 {
-		return invalid("", "nothing is registered")
+		return invalid("", "must not be empty: register a function with On")
 	}
 	return errors.Join(p.mistakes...)
 }
@@ -184,7 +184,7 @@ func (p *Projection[T]) Validate() error {
 // registration.
 func (p *Projection[T]) Apply(entity T, m *messagestore.Message) (T, error) {
 	if m == nil {
-		return entity, fmt.Errorf("apply: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+		return entity, fmt.Errorf("apply: %w", messagestore.NewInvalidError("message", nil, "must not be nil"))
 	}
 	p.seal()
 	if p.wrong.Load() {

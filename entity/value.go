@@ -25,7 +25,7 @@ func clone[T any](entity T) T {
 func checkType[T any](cached bool) error {
 	t := reflect.TypeFor[T]()
 	if t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface {
-		return invalidEntity(t.String(), "an entity is a value: the fold of an empty stream is its zero value")
+		return invalidEntity(t.String(), "must be a value and not a pointer: the fold of an empty stream is the zero value")
 	}
 	if _, clones := reflect.TypeAssert[cloner[T]](reflect.New(t)); !cached || clones {
 		return nil

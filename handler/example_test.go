@@ -111,5 +111,5 @@ func ExampleMux_Validate() {
 
 	fmt.Println(mux.Validate())
 	// Output:
-	// invalid registration "Deposit": the type is registered twice
+	// invalid registration "Deposit": must not be registered twice
 }

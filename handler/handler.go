@@ -63,7 +63,7 @@ func (mux *Mux) IgnoreUnknown() {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
 	if mux.sealed {
-		mux.mistake(invalid("unknown types", "they are ignored only after the mux was used"))
+		mux.mistake(invalid("unknown types", "must be ignored before the mux is used"))
 		return
 	}
 	mux.ignore = true
@@ -97,7 +97,7 @@ func (mux *Mux) Validate() error {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
 	if len(mux.mistakes) == 0 && len(mux.routes) == 0 {
-		return invalid("", "no function is registered")
+		return invalid("", "must not be empty: register a function with On")
 	}
 	return errors.Join(mux.mistakes...)
 }
@@ -138,7 +138,7 @@ func (mux *Mux) Ignored() int64 { return mux.ignored.Load() }
 // [messagestore.ErrInvalid]. Handle does not recover a panic of a function; a consumer does.
 func (mux *Mux) Handle(ctx context.Context, m *messagestore.Message) error {
 	if m == nil {
-		return fmt.Errorf("handle: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+		return fmt.Errorf("handle: %w", messagestore.NewInvalidError("message", nil, "must not be nil"))
 	}
 	mux.seal.Do(mux.build)
 	if mux.wrong.Load() {

@@ -152,7 +152,7 @@ func TestAnOlderFormGoesToTheFunctionForThePresentType(t *testing.T) {
 		amounts = append(amounts, m.Body.Amount)
 		return nil
 	}, upcast.Named[withdraw]("TakeOut"), upcast.From(func(named) withdraw { return withdraw{} }))
-	require.ErrorContains(t, mux.Validate(), `invalid registration "handler_test.withdraw": its zero value's message type, "", is not a valid one`)
+	require.ErrorContains(t, mux.Validate(), `invalid registration "handler_test.withdraw": must have a zero value with a valid message type, and it is ""`)
 
 	mux = handler.New()
 	handler.On(mux, func(_ context.Context, m handler.Message[withdraw]) error {
@@ -182,7 +182,7 @@ func TestAnOlderFormOfARegisteredTypeIsAMistake(t *testing.T) {
 
 	err := mux.Validate()
 
-	require.ErrorContains(t, err, `invalid registration "Withdraw": the type is registered twice`)
+	require.ErrorContains(t, err, `invalid registration "Withdraw": must not be registered twice`)
 	require.ErrorContains(t, err, `invalid registration "*handler_test.byPointer": invalid older form`)
 }
 
@@ -194,41 +194,41 @@ func TestMistakesAreKept(t *testing.T) {
 	}{
 		"nothing": {
 			func(*handler.Mux) {},
-			"invalid registration: no function is registered",
+			"invalid registration: must not be empty: register a function with On",
 		},
 		"one type twice": {
 			func(mux *handler.Mux) {
 				handler.On(mux, nothing[Deposit])
 				handler.On(mux, nothing[Deposit])
 			},
-			`invalid registration "Deposit": the type is registered twice`,
+			`invalid registration "Deposit": must not be registered twice`,
 		},
 		"a nil function": {
 			func(mux *handler.Mux) { handler.On[Deposit](mux, nil) },
-			`invalid registration "Deposit": its function is nil`,
+			`invalid registration "Deposit": the function must not be nil`,
 		},
 		"an empty name": {
 			func(mux *handler.Mux) { handler.On(mux, nothing[named]) },
-			`invalid registration "handler_test.named": its zero value's message type, "", is not a valid one`,
+			`invalid registration "handler_test.named": must have a zero value with a valid message type, and it is ""`,
 		},
 		"raw messages": {
 			func(mux *handler.Mux) { handler.On(mux, nothing[messagestore.Raw]) },
-			`invalid registration "messagestore.Raw": its zero value's message type, "", is not a valid one`,
+			`invalid registration "messagestore.Raw": must have a zero value with a valid message type, and it is ""`,
 		},
 		"an interface": {
 			func(mux *handler.Mux) { handler.On(mux, nothing[messagestore.Body]) },
-			`invalid registration "messagestore.Body": its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer`,
+			`invalid registration "messagestore.Body": must have a zero value whose MessageType does not panic: handle a struct, or do not dereference the pointer`,
 		},
 		"a pointer that is looked into": {
 			func(mux *handler.Mux) { handler.On(mux, nothing[*looksIntoItself]) },
-			`invalid registration "*handler_test.looksIntoItself": its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer`,
+			`invalid registration "*handler_test.looksIntoItself": must have a zero value whose MessageType does not panic: handle a struct, or do not dereference the pointer`,
 		},
 		"a nil middleware": {
 			func(mux *handler.Mux) {
 				handler.On(mux, nothing[Deposit])
 				mux.Use(nil)
 			},
-			`invalid registration "middleware": it is nil`,
+			`invalid registration "middleware": must not be nil`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

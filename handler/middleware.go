@@ -24,9 +24,9 @@ func (mux *Mux) Use(middleware ...Middleware) {
 	for _, m := range middleware {
 		switch {
 		case m == nil:
-			mux.mistake(invalid("middleware", "it is nil"))
+			mux.mistake(invalid("middleware", "must not be nil"))
 		case mux.sealed:
-			mux.mistake(invalid("middleware", "it is registered after the mux was used"))
+			mux.mistake(invalid("middleware", "must be registered before the mux is used"))
 		default:
 			mux.middleware = append(mux.middleware, m)
 		}
@@ -57,7 +57,7 @@ func Timeout(d time.Duration) Middleware {
 	return func(next HandlerFunc) HandlerFunc {
 		return func(ctx context.Context, m *messagestore.Message) error {
 			if d <= 0 {
-				return invalid("timeout", fmt.Sprintf("%v is not more than 0", d))
+				return invalid("timeout", fmt.Sprintf("must be more than 0s, and is %v", d))
 			}
 			limited, cancel := context.WithTimeout(ctx, d)
 			defer cancel()
@@ -73,11 +73,11 @@ func Timeout(d time.Duration) Middleware {
 func wrapped(wrap Middleware, next HandlerFunc) (f HandlerFunc, err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = fmt.Errorf("%w: %w", invalid("middleware", "it panics as it is put around"), calling.Recovered(value))
+			err = fmt.Errorf("%w: %w", invalid("middleware", "must not panic when it wraps a handler"), calling.Recovered(value))
 		}
 	}()
 	if f = wrap(next); f == nil {
-		err = invalid("middleware", "it returns nil")
+		err = invalid("middleware", "must not return nil")
 	}
 	return f, err
 }

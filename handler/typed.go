@@ -34,7 +34,7 @@ func (h Handler[T]) Wrap(wrap func(next Func[T]) Func[T]) Handler[T] {
 	switch {
 	case h.err != nil || h.f == nil:
 	case wrap == nil:
-		h.err = messagestore.NewInvalidError("wrapper", nil, "it is nil")
+		h.err = messagestore.NewInvalidError("wrapper", nil, "must not be nil")
 	default:
 		h.f = wrap(h.f)
 	}
@@ -47,7 +47,7 @@ func (h Handler[T]) Handle(ctx context.Context, m Message[T]) error {
 	case h.err != nil:
 		return h.err
 	case h.f == nil:
-		return messagestore.NewInvalidError("function", nil, "it is nil")
+		return messagestore.NewInvalidError("function", nil, "must not be nil")
 	}
 	return h.f(ctx, m)
 }
@@ -78,11 +78,11 @@ func Register[T messagestore.Body](mux *Mux, h Handler[T], older ...upcast.Form[
 		case h.err != nil:
 			mux.mistake(invalid(name, h.err.Error()))
 		case h.err != nil || h.f == nil:
-			mux.mistake(invalid(name, "its function is nil"))
+			mux.mistake(invalid(name, "the function must not be nil"))
 		case mux.sealed:
-			mux.mistake(invalid(name, "it is registered after the mux was used"))
+			mux.mistake(invalid(name, "must be registered before the mux is used"))
 		case mux.routes[name] != nil:
-			mux.mistake(invalid(name, "the type is registered twice"))
+			mux.mistake(invalid(name, "must not be registered twice"))
 		default:
 			if mux.routes == nil {
 				mux.routes = map[string]HandlerFunc{}

@@ -49,12 +49,12 @@ func TestAWrapperKeepsTheCheck(t *testing.T) {
 func TestAWrapperKeepsTheError(t *testing.T) {
 	t.Parallel()
 	var calls []string
-	wrong := messagestore.NewInvalidError("reserver", nil, "it is nil")
+	wrong := messagestore.NewInvalidError("reserver", nil, "must not be nil")
 	mux := handler.New()
 	h := checked(&calls, wrong).Wrap(func(handler.Func[Deposit]) handler.Func[Deposit] { panic("it is called") })
 	handler.Register(mux, h)
 
-	require.EqualError(t, mux.Validate(), `invalid registration "Deposit": invalid reserver: it is nil`)
+	require.EqualError(t, mux.Validate(), `invalid registration "Deposit": invalid reserver: must not be nil`)
 	require.Empty(t, mux.Checks(), "a check of what was made of mistakes")
 	require.ErrorIs(t, mux.Handle(t.Context(), command(t, Deposit{1})), messagestore.ErrInvalid)
 	require.ErrorIs(t, h.Handle(t.Context(), handler.Message[Deposit]{}), wrong)
@@ -65,8 +65,8 @@ func TestAWrapperThatIsNoneIsAMistake(t *testing.T) {
 	t.Parallel()
 	var calls []string
 	for want, h := range map[string]handler.Handler[Deposit]{
-		"invalid wrapper: it is nil": checked(&calls, nil).Wrap(nil),
-		"its function is nil":        checked(&calls, nil).Wrap(func(handler.Func[Deposit]) handler.Func[Deposit] { return nil }),
+		"invalid wrapper: must not be nil": checked(&calls, nil).Wrap(nil),
+		"the function must not be nil":     checked(&calls, nil).Wrap(func(handler.Func[Deposit]) handler.Func[Deposit] { return nil }),
 	} {
 		mux := handler.New()
 		handler.Register(mux, h)
@@ -76,7 +76,7 @@ func TestAWrapperThatIsNoneIsAMistake(t *testing.T) {
 	var none handler.Handler[Deposit]
 	mux := handler.New()
 	handler.Register(mux, none.Wrap(nil))
-	require.EqualError(t, mux.Validate(), `invalid registration "Deposit": its function is nil`)
+	require.EqualError(t, mux.Validate(), `invalid registration "Deposit": the function must not be nil`)
 }
 
 // A function calls one handler or another.

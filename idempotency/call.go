@@ -381,7 +381,7 @@ func (c *call) warn(err error, what string) {
 func (r Response) Write(ctx context.Context) ([]messagestore.StreamWrite, error) {
 	c := callOf(ctx)
 	if c == nil {
-		return nil, messagestore.NewInvalidError("context", nil, "it is not that of a request with an idempotence key")
+		return nil, messagestore.NewInvalidError("context", nil, "must be the context of a request with an idempotence key")
 	}
 	if r.Status == 0 {
 		r.Status = http.StatusOK
@@ -389,15 +389,15 @@ func (r Response) Write(ctx context.Context) ([]messagestore.StreamWrite, error)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.Status < 200 || r.Status > 999 || !c.m.config.Keep(r.Status) {
-		return nil, messagestore.NewInvalidError("status", r.Status, "responses with it are not stored")
+		return nil, messagestore.NewInvalidError("status", r.Status, "must be a status whose responses are stored")
 	}
 	if !hasBody(r.Status) && len(r.Body) > 0 {
-		return nil, messagestore.NewInvalidError("body", r.Body, "responses with this status have none")
+		return nil, messagestore.NewInvalidError("body", r.Body, "must be empty with this status")
 	}
 	r.Header = typed(r.Header, r.Body)
 	raw, ok := c.encode(r)
 	if !ok {
-		return nil, messagestore.NewInvalidError("body", r.Body, "the response is too large to be stored")
+		return nil, messagestore.NewInvalidError("body", r.Body, "must be smaller: the response is too large to be stored")
 	}
 	c.prepared = true
 	return c.lease.Confirmation(raw), nil

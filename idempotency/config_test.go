@@ -60,8 +60,8 @@ func TestAllMistakesOfAConfigurationAreNamed(t *testing.T) {
 	_, err := idempotency.New(nil, nil)
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorContains(t, err, "intents: they are nil")
-	require.ErrorContains(t, err, "Scope: it is required")
+	require.ErrorContains(t, err, "intents: must not be nil")
+	require.ErrorContains(t, err, "Scope: must not be nil")
 	require.Panics(t, func() {
 		once, err := idempotency.New(newManager(t, newStore(), nil), &idempotency.Config{Scope: idempotency.Public})
 		require.NoError(t, err)

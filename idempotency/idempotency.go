@@ -218,34 +218,34 @@ func (m *Middleware) validate() error {
 	}
 	c := m.config
 	if m.intents == nil {
-		mistake("intents", nil, "they are nil")
+		mistake("intents", nil, "must not be nil")
 	}
 	if c.Scope == nil {
-		mistake("Scope", nil, "it is required; of an API without clients it is Public")
+		mistake("Scope", nil, "must not be nil; for an API without clients, use Public")
 	}
 	if c.Wait > maxWait {
-		mistake("Wait", c.Wait, fmt.Sprintf("at most %v", maxWait))
+		mistake("Wait", c.Wait, fmt.Sprintf("must be at most %v", maxWait))
 	}
 	if c.Timeout < minTimeout || c.Timeout > maxTimeout {
-		mistake("Timeout", c.Timeout, fmt.Sprintf("it is between %v and %v", minTimeout, maxTimeout))
+		mistake("Timeout", c.Timeout, fmt.Sprintf("must be between %v and %v", minTimeout, maxTimeout))
 	}
 	if c.MaxBody < 1 || c.MaxBody > maxMaxBody {
-		mistake("MaxBody", c.MaxBody, fmt.Sprintf("it is between 1 and %d bytes", maxMaxBody))
+		mistake("MaxBody", c.MaxBody, fmt.Sprintf("must be between 1 and %d bytes", maxMaxBody))
 	}
 	if c.MaxResponse < minMaxResponse || c.MaxResponse > maxMaxResponse {
-		mistake("MaxResponse", c.MaxResponse, fmt.Sprintf("it is between %d and %d bytes", minMaxResponse, maxMaxResponse))
+		mistake("MaxResponse", c.MaxResponse, fmt.Sprintf("must be between %d and %d bytes", minMaxResponse, maxMaxResponse))
 	}
 	for _, name := range append(KeptHeaders(), c.Headers...) {
 		m.forms.kept[http.CanonicalHeaderKey(name)] = true
 	}
 	for _, name := range c.Headers {
 		if !isToken(name) {
-			mistake("Headers", name, "it is no name of a header field")
+			mistake("Headers", name, "must be the name of a header field")
 		}
 	}
 	for _, name := range neverKept {
 		if m.forms.kept[http.CanonicalHeaderKey(name)] {
-			mistake("Headers", name, "it belongs to one client or one connection, and is never stored")
+			mistake("Headers", name, "must not be a header of one client or one connection")
 		}
 	}
 	m.forms.secrets = [][]byte{slices.Clone(c.Secret)}
@@ -256,20 +256,20 @@ func (m *Middleware) validate() error {
 			m.forms.secrets = append(m.forms.secrets, slices.Clone(secret))
 		}
 		if len(secret) > 0 && len(secret) < minSecret || i == 0 && c.Secret != nil && len(secret) == 0 {
-			mistake(field, nil, fmt.Sprintf("at least %d bytes", minSecret)) // which are in no log
+			mistake(field, nil, fmt.Sprintf("must be at least %d bytes", minSecret)) // which are in no log
 		}
 	}
 	if len(c.Methods) == 0 {
-		mistake("Methods", nil, "there are none")
+		mistake("Methods", nil, "must not be empty")
 	}
 	for _, method := range c.Methods {
 		switch {
 		case !isToken(method):
-			mistake("Methods", method, "it is no method")
+			mistake("Methods", method, "must be the name of a method")
 		case method != strings.ToUpper(method):
-			mistake("Methods", method, "a method is in upper case, and requests of "+strings.ToUpper(method)+" would pass without a key")
+			mistake("Methods", method, "must be in upper case, or requests of "+strings.ToUpper(method)+" would pass without a key")
 		case method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions || method == http.MethodTrace || method == http.MethodConnect:
-			mistake("Methods", method, "its requests have no effect that a key keeps from happening twice")
+			mistake("Methods", method, "must be a method whose requests have an effect that a key keeps from happening twice")
 		}
 		m.methods[method] = true
 	}
@@ -355,7 +355,7 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case isTooLarge:
-		refuse(w, http.StatusRequestEntityTooLarge, problemBodyTooLarge, fmt.Sprintf("at most %d bytes", tooLarge.Limit))
+		refuse(w, http.StatusRequestEntityTooLarge, problemBodyTooLarge, fmt.Sprintf("the body must be at most %d bytes", tooLarge.Limit))
 		return nil
 	case errors.Is(err, errReadBefore):
 		m.config.Logger.Error().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no body to compare")
@@ -371,7 +371,7 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 	}
 	same, err := m.config.Fingerprint(r, body)
 	if err == nil && same == "" {
-		err = errors.New("it is empty")
+		err = errors.New("the fingerprint is empty")
 	}
 	if err != nil {
 		m.config.Logger.Warn().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no fingerprint")

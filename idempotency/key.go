@@ -24,7 +24,7 @@ var errNoKey = errors.New("no key")
 func KeyOf(header http.Header) (string, error) {
 	key, err := keyOf(header)
 	if errors.Is(err, errNoKey) {
-		return "", invalidKey("", "it is missing")
+		return "", invalidKey("", "must be set")
 	}
 	return key, err
 }
@@ -38,7 +38,7 @@ func keyOf(header http.Header) (string, error) {
 	case 1:
 		return parseKey(values[0])
 	default:
-		return "", invalidKey(strings.Join(values, ", "), "it is there more than once")
+		return "", invalidKey(strings.Join(values, ", "), "must be in one line")
 	}
 }
 
@@ -53,18 +53,18 @@ func parseKey(value string) (string, error) {
 			return "", invalidKey(value, rule)
 		}
 	} else if i := strings.IndexAny(value, `",;\`); i >= 0 {
-		return "", invalidKey(value, "a bare key has no quote, comma, semicolon or backslash")
+		return "", invalidKey(value, "must not contain a quote, comma, semicolon or backslash unless it is quoted")
 	}
 	if key == "" {
-		return "", invalidKey(value, "it is empty")
+		return "", invalidKey(value, "must not be empty")
 	}
 	for i := range len(key) {
 		if key[i] <= ' ' || key[i] > '~' {
-			return "", invalidKey(value, "it has a character that is not visible ASCII")
+			return "", invalidKey(value, "must be visible ASCII")
 		}
 	}
 	if len(key) > MaxKey {
-		return "", invalidKey(value, "it has more than 255 bytes")
+		return "", invalidKey(value, "must be at most 255 bytes")
 	}
 	return key, nil
 }
@@ -76,20 +76,20 @@ func unquote(value string) (key, rule string) {
 		switch c := value[i]; c {
 		case '"':
 			if i+1 < len(value) {
-				return "", "something follows the closing quote"
+				return "", "must end with the closing quote"
 			}
 			return b.String(), ""
 		case '\\':
 			i++
 			if i == len(value) || value[i] != '"' && value[i] != '\\' {
-				return "", "a backslash stands before a quote or a backslash only"
+				return "", "must not have a backslash except before a quote or a backslash"
 			}
 			b.WriteByte(value[i])
 		default:
 			b.WriteByte(c)
 		}
 	}
-	return "", "the closing quote is missing"
+	return "", "must have a closing quote"
 }
 
 func invalidKey(value, rule string) error {

@@ -40,32 +40,32 @@ func TestAKeyIsAStringOfRFC8941OrBare(t *testing.T) {
 func TestAValueThatIsNoKeyIsRefusedWithItsRule(t *testing.T) {
 	t.Parallel()
 	for value, rule := range map[string]string{
-		"":                             "it is empty",
-		" ":                            "it is empty",
-		`""`:                           "it is empty",
-		`"a`:                           "the closing quote is missing",
-		`"`:                            "the closing quote is missing",
-		`"a\`:                          "a backslash stands before a quote or a backslash only",
-		`"a\b"`:                        "a backslash stands before a quote or a backslash only",
-		`"a"b`:                         "something follows the closing quote",
-		`"a";b=1`:                      "something follows the closing quote",
-		`"a", "b"`:                     "something follows the closing quote",
-		"a, b":                         "a bare key has no quote, comma, semicolon or backslash",
-		"a,b":                          "a bare key has no quote, comma, semicolon or backslash",
-		"a;b=1":                        "a bare key has no quote, comma, semicolon or backslash",
-		`a"b`:                          "a bare key has no quote, comma, semicolon or backslash",
-		`a\b`:                          "a bare key has no quote, comma, semicolon or backslash",
-		"a b":                          "it has a character that is not visible ASCII",
-		`"a b"`:                        "it has a character that is not visible ASCII",
-		"a\tb":                         "it has a character that is not visible ASCII",
-		"a\x00b":                       "it has a character that is not visible ASCII",
-		"a\x7fb":                       "it has a character that is not visible ASCII",
-		"é":                            "it has a character that is not visible ASCII",
-		"a\xff":                        "it has a character that is not visible ASCII",
-		"\u200b":                       "it has a character that is not visible ASCII",
-		strings.Repeat("k", MaxKey+1):  "it has more than 255 bytes",
-		strings.Repeat("k", 1<<20):     "it has more than 255 bytes",
-		`"` + strings.Repeat("k", 256): "the closing quote is missing",
+		"":                             "must not be empty",
+		" ":                            "must not be empty",
+		`""`:                           "must not be empty",
+		`"a`:                           "must have a closing quote",
+		`"`:                            "must have a closing quote",
+		`"a\`:                          "must not have a backslash except before a quote or a backslash",
+		`"a\b"`:                        "must not have a backslash except before a quote or a backslash",
+		`"a"b`:                         "must end with the closing quote",
+		`"a";b=1`:                      "must end with the closing quote",
+		`"a", "b"`:                     "must end with the closing quote",
+		"a, b":                         "must not contain a quote, comma, semicolon or backslash unless it is quoted",
+		"a,b":                          "must not contain a quote, comma, semicolon or backslash unless it is quoted",
+		"a;b=1":                        "must not contain a quote, comma, semicolon or backslash unless it is quoted",
+		`a"b`:                          "must not contain a quote, comma, semicolon or backslash unless it is quoted",
+		`a\b`:                          "must not contain a quote, comma, semicolon or backslash unless it is quoted",
+		"a b":                          "must be visible ASCII",
+		`"a b"`:                        "must be visible ASCII",
+		"a\tb":                         "must be visible ASCII",
+		"a\x00b":                       "must be visible ASCII",
+		"a\x7fb":                       "must be visible ASCII",
+		"é":                            "must be visible ASCII",
+		"a\xff":                        "must be visible ASCII",
+		"\u200b":                       "must be visible ASCII",
+		strings.Repeat("k", MaxKey+1):  "must be at most 255 bytes",
+		strings.Repeat("k", 1<<20):     "must be at most 255 bytes",
+		`"` + strings.Repeat("k", 256): "must have a closing quote",
 	} {
 		_, err := parseKey(value)
 
@@ -83,7 +83,7 @@ func TestAHandlerReadsAKeyAsTheMiddlewareDoes(t *testing.T) {
 		require.Equal(t, "a1", key)
 	}
 	for rule, header := range map[string]http.Header{
-		"it is missing": nil, "it is empty": {Header: {""}}, "it is there more than once": {Header: {"a1", "a1"}}, "the closing quote is missing": {Header: {`"a1`}},
+		"must be set": nil, "must not be empty": {Header: {""}}, "must be in one line": {Header: {"a1", "a1"}}, "must have a closing quote": {Header: {`"a1`}},
 	} {
 		_, err := KeyOf(header)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)

@@ -99,7 +99,7 @@ func TestALimitInFrontIsNamed(t *testing.T) {
 	got := a.do(t, ask{key: "AAA", reader: chunked("123456")})
 
 	require.Equal(t, 413, got.status)
-	require.Contains(t, got.body, "at most 5 bytes")
+	require.Contains(t, got.body, "must be at most 5 bytes")
 }
 
 // It cannot be told from one that was read before.

@@ -51,7 +51,7 @@ func New[Tx any](txs *messagestore.TxStore[Tx], name messagestore.Category, conf
 		b.config = *config
 	}
 	if txs == nil || txs.Store == nil {
-		return nil, fmt.Errorf("inbox: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
+		return nil, fmt.Errorf("inbox: %w", messagestore.NewInvalidError("store", nil, "must not be nil"))
 	}
 	if err := b.inbox.Validate(); err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
@@ -220,7 +220,7 @@ const partBytes = 512 << 10
 func (b *Inbox[Tx]) Refuse(ctx context.Context, m Request, reason error) error {
 	fail := func(err error) error { return fmt.Errorf("refuse: %w", err) }
 	if reason == nil {
-		return fail(messagestore.NewInvalidError("reason", nil, "it is nil"))
+		return fail(messagestore.NewInvalidError("reason", nil, "must not be nil"))
 	}
 	body := Refused{Source: shorten(m.Source, MaxSourceBytes), Digest: digestOf(m.Source, m.Data), Error: text.Of(reason)}
 	category := b.inbox.WithType("refused")
@@ -266,20 +266,20 @@ func shorten(s string, most int) string { return text.Shorten(s[:min(len(s), mos
 // form, if no other value has the same one.
 func (b *Inbox[Tx]) check(m Request, noFunction bool) (stream messagestore.StreamName, content []byte, err error) {
 	if noFunction {
-		return "", nil, messagestore.NewInvalidError("function", nil, "it is nil")
+		return "", nil, messagestore.NewInvalidError("function", nil, "must not be nil")
 	}
 	if stream, err = b.Stream(m.ID); err != nil {
 		return "", nil, err
 	}
 	switch {
 	case len(m.Source) > MaxSourceBytes:
-		return "", nil, messagestore.NewInvalidError("source", m.Source, fmt.Sprintf("at most %d bytes", MaxSourceBytes))
+		return "", nil, messagestore.NewInvalidError("source", m.Source, fmt.Sprintf("must be at most %d bytes", MaxSourceBytes))
 	case !utf8.ValidString(m.Source) || strings.ContainsRune(m.Source, 0):
-		return "", nil, messagestore.NewInvalidError("source", m.Source, "not valid UTF-8, or with a character U+0000")
+		return "", nil, messagestore.NewInvalidError("source", m.Source, "must be valid UTF-8 without U+0000")
 	case len(m.Data) > messagestore.MaxMessageBytes:
-		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), fmt.Sprintf("too long: at most %d bytes", messagestore.MaxMessageBytes))
+		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), fmt.Sprintf("must be at most %d bytes", messagestore.MaxMessageBytes))
 	case !utf8.Valid(m.Data):
-		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), "not valid UTF-8")
+		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), "must be valid UTF-8")
 	}
 	data := m.Data
 	if len(data) == 0 {
@@ -287,7 +287,7 @@ func (b *Inbox[Tx]) check(m Request, noFunction bool) (stream messagestore.Strea
 	}
 	c, err := keys.Canonical(data)
 	if err != nil {
-		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), fmt.Sprintf("it is no JSON: %v", err))
+		return "", nil, messagestore.NewInvalidError("data", []byte(m.Data), fmt.Sprintf("must be JSON: %v", err))
 	}
 	if c.Ambiguous {
 		return stream, data, nil // another value may have the same form

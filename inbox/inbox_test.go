@@ -454,11 +454,11 @@ func TestAMissingPartOfTransactIsAMistakeOfTheMux(t *testing.T) {
 	}
 	key := func(d Deposit) string { return d.Key }
 	for want, f := range map[string]handler.Handler[Deposit]{
-		"store: it is nil":                             reservation.Transact[context.Context](nil, over, key, work),
-		"reserver: it is nil":                          reservation.Transact(txs, nil, key, work),
-		"reserver: it is over another store than the ": reservation.Transact(txs, elsewhere, key, work),
-		"key: it is nil":                               reservation.Transact(txs, over, nil, work),
-		"function: it is nil":                          reservation.Transact[context.Context, Deposit](txs, over, key, nil),
+		"store: must not be nil":                        reservation.Transact[context.Context](nil, over, key, work),
+		"reserver: must not be nil":                     reservation.Transact(txs, nil, key, work),
+		"reserver: must be over the same store as the ": reservation.Transact(txs, elsewhere, key, work),
+		"key: must not be nil":                          reservation.Transact(txs, over, nil, work),
+		"function: must not be nil":                     reservation.Transact[context.Context, Deposit](txs, over, key, nil),
 	} {
 		mux := handler.New()
 		handler.Register(mux, f)

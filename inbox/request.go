@@ -131,7 +131,7 @@ func (u undo[Tx]) Met(ctx context.Context, first *messagestore.Message) (reserva
 func (b *Inbox[Tx]) outside(writes []messagestore.StreamWrite) error {
 	for _, w := range writes {
 		if w.Stream.Category() == b.inbox {
-			return messagestore.NewInvalidError("writes", string(w.Stream), "the stream is in the inbox itself")
+			return messagestore.NewInvalidError("writes", string(w.Stream), "must not name a stream of the inbox itself")
 		}
 	}
 	return nil

@@ -43,7 +43,7 @@ var steps = waiting.Loop{
 func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx context.Context, lease *Lease) (T, error)) (T, Answer, error) {
 	var none T
 	if m == nil {
-		return none, Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("manager", nil, "it is nil"))
+		return none, Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("manager", nil, "must not be nil"))
 	}
 	var work func(context.Context, *Lease) (any, error)
 	if f != nil {
@@ -96,7 +96,7 @@ func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx cont
 // error that matches [ErrResult] to each caller.
 func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Context, lease *Lease) (result any, err error)) (Answer, error) {
 	if f == nil {
-		return Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("function", nil, "it is nil"))
+		return Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("function", nil, "must not be nil"))
 	}
 	answer, err := m.Reserve(ctx, request)
 	if err != nil || answer.Outcome != Reserved {
@@ -195,7 +195,7 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 				reason := r.reason()
 				if worked { // and is not undone because its result's own methods do not return
 					r.left, r.panicked = false, nil
-					r.refused = messagestore.NewInvalidError("result", nil, fmt.Sprintf("it does not encode: %v", e.Value))
+					r.refused = messagestore.NewInvalidError("result", nil, fmt.Sprintf("must encode as JSON: %v", e.Value))
 				}
 				event.Msg(reason)
 			}
@@ -257,7 +257,7 @@ func (l *Lease) finish(ctx context.Context, result json.RawMessage, notKept stri
 func (l *Lease) finishWithout(ctx context.Context, refused error) error {
 	rule := refused.Error()
 	if invalid, is := errors.AsType[*messagestore.InvalidError](refused); is {
-		rule = invalid.Rule
+		rule = "it " + invalid.Rule
 	}
 	err := l.finish(ctx, nil, reasonText(rule))
 	if err == nil {

@@ -236,14 +236,14 @@ func TestWorkIsDoneOnceAlsoIfItsResultCannotBeStored(t *testing.T) {
 		result any
 		rule   string
 	}{
-		"too large":          {strings.Repeat("x", 512<<10), "at most 524288 bytes"},
-		"not a number":       {math.NaN(), "does not encode"},
-		"not UTF-8":          {[]string{"\xff"}, "does not encode"},
-		"a channel":          {make(chan int), "does not encode"},
-		"nested too deep":    {json.RawMessage(strings.Repeat("[", 600) + strings.Repeat("]", 600)), "nested more than 512 deep"},
+		"too large":          {strings.Repeat("x", 512<<10), "must be at most 524288 bytes"},
+		"not a number":       {math.NaN(), "it must encode as JSON"},
+		"not UTF-8":          {[]string{"\xff"}, "it must encode as JSON"},
+		"a channel":          {make(chan int), "it must encode as JSON"},
+		"nested too deep":    {json.RawMessage(strings.Repeat("[", 600) + strings.Repeat("]", 600)), "must not be nested more than 512 deep"},
 		"with U+0000":        {"a\x00b", "U+0000"},
-		"a half pair":        {json.RawMessage(`"\ud800"`), "lone surrogate"},
-		"a number too large": {json.RawMessage("1e999999"), "number out of range"},
+		"a half pair":        {json.RawMessage(`"\ud800"`), "must not contain half of a surrogate pair"},
+		"a number too large": {json.RawMessage("1e999999"), "must not contain a number out of range"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -294,7 +294,7 @@ func TestEachKeyIsDoneIfTheResultCannotBeStored(t *testing.T) {
 		require.NoError(t, err)
 		for _, i := range []intent.Intent{lookup(t, m), other} {
 			require.Equal(t, intent.Done, i.Status)
-			require.Contains(t, i.NotKept, "does not encode")
+			require.Contains(t, i.NotKept, "it must encode as JSON")
 		}
 	})
 }
@@ -564,7 +564,7 @@ func TestWorkIsDoneOnceAlsoIfItsResultDoesNotReturnFromEncoding(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, intent.Reserved, a.Outcome)
 				require.Equal(t, intent.Done, lookup(t, m).Status)
-				require.Contains(t, lookup(t, m).NotKept, "does not encode")
+				require.Contains(t, lookup(t, m).NotKept, "it must encode as JSON")
 			})
 		})
 	}

@@ -140,12 +140,12 @@ func setDefault(d *time.Duration, value time.Duration) {
 func (m *Manager) validate() error {
 	var wrong []error
 	if isNil(m.store) {
-		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it is nil"))
+		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "must not be nil"))
 	}
 	if err := m.category.Validate(); err != nil {
 		wrong = append(wrong, err)
 	} else if room := text.MaxNameBytes - len("-+") - 2*keys.HashedBytes; len(m.category) > room {
-		wrong = append(wrong, messagestore.NewInvalidError("category", string(m.category), fmt.Sprintf("at most %d bytes leave room for scopes and keys", room)))
+		wrong = append(wrong, messagestore.NewInvalidError("category", string(m.category), fmt.Sprintf("must be at most %d bytes, to leave room for scopes and keys", room)))
 	}
 	c := m.config
 	wrong = append(wrong,
@@ -164,7 +164,7 @@ func (m *Manager) validate() error {
 		if rule := intentlog.TextRule(c.Name); rule != "" {
 			wrong = append(wrong, invalid("Name", c.Name, rule, ErrInvalidConfig))
 		} else if len(c.Name) > maxName {
-			wrong = append(wrong, invalid("Name", c.Name, fmt.Sprintf("at most %d bytes", maxName), ErrInvalidConfig))
+			wrong = append(wrong, invalid("Name", c.Name, fmt.Sprintf("must be at most %d bytes", maxName), ErrInvalidConfig))
 		}
 	}
 	return errors.Join(wrong...)
@@ -172,14 +172,14 @@ func (m *Manager) validate() error {
 
 func bounded(field string, value, least, most time.Duration) error {
 	if value < least || value > most {
-		return invalid(field, value, fmt.Sprintf("it is between %v and %v", least, most), ErrInvalidConfig)
+		return invalid(field, value, fmt.Sprintf("must be between %v and %v", least, most), ErrInvalidConfig)
 	}
 	return nil
 }
 
 func validateHeartbeat(heartbeat, ttl time.Duration) error {
 	if heartbeat < minHeartbeat || heartbeat > ttl/2 {
-		return invalid("Heartbeat", heartbeat, fmt.Sprintf("it is between %v and half of the TTL, %v", minHeartbeat, ttl/2), ErrInvalidConfig)
+		return invalid("Heartbeat", heartbeat, fmt.Sprintf("must be between %v and half of the TTL, %v", minHeartbeat, ttl/2), ErrInvalidConfig)
 	}
 	return nil
 }

@@ -367,7 +367,7 @@ func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
 		refused, is := errors.AsType[*messagestore.InvalidError](err)
 		require.True(t, is, name)
 		require.Equal(t, []string{"KeyLife", `"24h0m0s"`}, []string{refused.Field, refused.Value}, name)
-		require.ErrorContains(t, err, "no key of this store can be removed, so its keys live for ever: leave it out", name)
+		require.ErrorContains(t, err, "must be left out: no key of this store can be removed, so its keys live for ever", name)
 		_, err = intent.New(store, category, nil)
 		require.NoError(t, err, name)
 	}

@@ -215,7 +215,7 @@ const (
 func validateReason(reason string) error {
 	rule := intentlog.TextRule(reason)
 	if len(reason) > maxReason {
-		rule = fmt.Sprintf("at most %d bytes", maxReason)
+		rule = fmt.Sprintf("must be at most %d bytes", maxReason)
 	}
 	if rule != "" {
 		return messagestore.NewInvalidError("reason", reason, rule)
@@ -403,7 +403,7 @@ func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
 		return nil, fmt.Errorf("lease in a transaction: %w", err)
 	}
 	if isNil(store) {
-		return nil, fmt.Errorf("lease in a transaction: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
+		return nil, fmt.Errorf("lease in a transaction: %w", messagestore.NewInvalidError("store", nil, "must not be nil"))
 	}
 	in := &Lease{m: l.m, store: store, cause: l.cause, granted: l.granted, ends: l.ends, parts: slices.Clone(l.snapshot())}
 	l.mu.Lock()
@@ -748,10 +748,10 @@ func encodeResult(result any) (json.RawMessage, error) {
 	}
 	raw, err := exactjson.Marshal(result)
 	if err != nil {
-		return nil, messagestore.NewInvalidError("result", nil, fmt.Sprintf("it does not encode: %v", err))
+		return nil, messagestore.NewInvalidError("result", nil, fmt.Sprintf("must encode as JSON: %v", err))
 	}
 	if len(raw) > maxResult {
-		return nil, messagestore.NewInvalidError("result", raw, fmt.Sprintf("at most %d bytes", maxResult))
+		return nil, messagestore.NewInvalidError("result", raw, fmt.Sprintf("must be at most %d bytes", maxResult))
 	}
 	if string(raw) == "null" {
 		return nil, nil

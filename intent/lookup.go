@@ -122,7 +122,7 @@ func (m *Manager) resume(ctx context.Context, scope, key, session string, token 
 		return nil, err
 	}
 	if token < 1 || token > intentlog.MaxToken {
-		return nil, messagestore.NewInvalidError("fencing token", token, "it is the microseconds of a time between 1970 and 9999")
+		return nil, messagestore.NewInvalidError("fencing token", token, "must be the microseconds of a time between 1970 and 9999")
 	}
 	if rule := intentlog.SessionRule(session); rule != "" {
 		return nil, messagestore.NewInvalidError("session", session, rule)
@@ -173,7 +173,7 @@ func (m *Manager) forceRelease(ctx context.Context, scope, key, reason string) e
 		return err
 	}
 	if reason == "" {
-		return messagestore.NewInvalidError("reason", reason, "it is empty")
+		return messagestore.NewInvalidError("reason", reason, "must not be empty")
 	}
 	if err := validateReason(reason); err != nil {
 		return err
@@ -253,7 +253,7 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 	}
 	for _, status := range filter.Status {
 		if status != Held && status != Done && status != Free {
-			return nil, messagestore.NewInvalidError("status", status.String(), "it is held, done or free")
+			return nil, messagestore.NewInvalidError("status", status.String(), "must be held, done or free")
 		}
 	}
 	store, ok := m.store.(CategoryStore)

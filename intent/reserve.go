@@ -272,7 +272,7 @@ func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error
 	a := &attempt{m: m, request: request, ttl: m.config.TTL}
 	n := 1 + len(request.With)
 	if n > messagestore.MaxWriteStreams {
-		return nil, messagestore.NewInvalidError("With", len(request.With), fmt.Sprintf("at most %d keys beside the first", messagestore.MaxWriteStreams-1))
+		return nil, messagestore.NewInvalidError("With", len(request.With), fmt.Sprintf("must be at most %d keys beside the first", messagestore.MaxWriteStreams-1))
 	}
 	a.keys = make([]wanted, 0, n)
 	for i := range n {
@@ -285,9 +285,9 @@ func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error
 		case err != nil:
 			return nil, err
 		case i > 0 && strings.Contains(key, "+"):
-			return nil, keys.Invalid("With", key, "a plus sign would name another scope")
+			return nil, keys.Invalid("With", key, "must not contain a plus sign, which would name another scope")
 		case slices.ContainsFunc(a.keys, func(w wanted) bool { return w.stream == stream }):
-			return nil, keys.Invalid("With", key, "the key is in the request twice")
+			return nil, keys.Invalid("With", key, "must not be in the request twice")
 		}
 		a.keys = append(a.keys, wanted{stream: stream})
 	}
@@ -308,7 +308,7 @@ func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error
 		a.ttl = request.TTL.Truncate(time.Millisecond)
 	}
 	if request.Wait < 0 {
-		return nil, messagestore.NewInvalidError("Wait", request.Wait, "it is less than 0")
+		return nil, messagestore.NewInvalidError("Wait", request.Wait, "must be at least 0")
 	}
 	var err error
 	a.content, err = digest(request.Content)
@@ -321,11 +321,11 @@ func digest(content any) (string, error) {
 	rule := ""
 	switch {
 	case err != nil:
-		rule = fmt.Sprintf("it does not encode: %v", err)
+		rule = fmt.Sprintf("must encode as JSON: %v", err)
 	case c.Empty():
-		rule = "nothing is in it: any two requests with one key would be the same"
+		rule = "must not be empty: any two requests with one key would be the same"
 	case c.Ambiguous:
-		rule = "an object in it has a key twice, or a text has half a surrogate pair"
+		rule = "must not have a key twice in an object, or half of a surrogate pair"
 	}
 	if rule != "" {
 		return "", messagestore.NewInvalidError("content", nil, rule)

@@ -34,7 +34,7 @@ func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
 		err = errors.Join(q.Category.Validate(), validateFrom(q.From), q.Filter.Validate())
 	}
 	if err == nil && q.Limit < 1 {
-		err = NewInvalidError("limit", q.Limit, "it is less than 1")
+		err = NewInvalidError("limit", q.Limit, "must be at least 1")
 	}
 	var n int64
 	if err == nil {
@@ -51,11 +51,11 @@ func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
 func validateContaining(text string) error {
 	switch {
 	case !utf8.ValidString(text):
-		return NewInvalidError("containing", text, "it is not valid UTF-8")
+		return NewInvalidError("containing", text, "must be valid UTF-8")
 	case strings.ContainsRune(text, 0):
-		return NewInvalidError("containing", text, "it holds U+0000")
+		return NewInvalidError("containing", text, "must not contain U+0000")
 	case len(text) > maxContaining:
-		return NewInvalidError("containing", text, fmt.Sprintf("%d bytes are too long: at most %d", len(text), maxContaining))
+		return NewInvalidError("containing", text, fmt.Sprintf("must be at most %d bytes, and is %d", maxContaining, len(text)))
 	}
 	return nil
 }

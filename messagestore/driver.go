@@ -282,7 +282,7 @@ func (f Filter) validateCorrelation() error {
 
 func (f Filter) validateTypes() error {
 	if len(f.Types) > maxFilterTypes {
-		return NewInvalidError("filter types", len(f.Types), fmt.Sprintf("at most %d", maxFilterTypes))
+		return NewInvalidError("filter types", len(f.Types), fmt.Sprintf("must be at most %d", maxFilterTypes))
 	}
 	for _, t := range f.Types {
 		if err := validateKnownType(t); err != nil {
@@ -295,13 +295,13 @@ func (f Filter) validateTypes() error {
 func (f Filter) validateGroup() error {
 	switch {
 	case f.GroupSize < 0 || f.GroupSize > maxGroupSize:
-		return NewInvalidError("group size", f.GroupSize, fmt.Sprintf("it is between 1 and %d, or 0 for no group", maxGroupSize))
+		return NewInvalidError("group size", f.GroupSize, fmt.Sprintf("must be between 1 and %d, or 0 for no group", maxGroupSize))
 	case f.GroupMember < 0:
-		return NewInvalidError("group member", f.GroupMember, "it is less than 0")
+		return NewInvalidError("group member", f.GroupMember, "must be at least 0")
 	case f.GroupSize == 0 && f.GroupMember != 0:
-		return NewInvalidError("group member", f.GroupMember, "it needs a group size")
+		return NewInvalidError("group member", f.GroupMember, "must not be set without a group size")
 	case f.GroupSize > 0 && f.GroupMember >= f.GroupSize:
-		return NewInvalidError("group member", f.GroupMember, fmt.Sprintf("it is not less than the group size, %d", f.GroupSize))
+		return NewInvalidError("group member", f.GroupMember, fmt.Sprintf("must be less than the group size, %d", f.GroupSize))
 	}
 	return nil
 }

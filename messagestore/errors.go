@@ -77,11 +77,11 @@ func NewInvalidError(field string, value any, rule string) *InvalidError {
 	return &InvalidError{Field: field, Rule: rule, Value: quote(value), Index: -1}
 }
 
-// Error returns "invalid stream name "cat-": the identifier is empty".
+// Error returns "invalid stream name "cat-": the identifier must not be empty".
 func (e *InvalidError) Error() string { return e.text(e.Value) }
 
 // WithoutValue returns the text of Error without the value, which may be part of a message's
-// content: "invalid stream name: the identifier is empty". The library logs this text.
+// content: "invalid stream name: the identifier must not be empty". The library logs this text.
 func (e *InvalidError) WithoutValue() string { return e.text("") }
 
 func (e *InvalidError) text(value string) string {

@@ -236,5 +236,5 @@ func ExampleStreamName() {
 	// account:command [command] <nil>
 	// 123+AAA 123
 	// true
-	// invalid stream name "account-": the identifier is empty
+	// invalid stream name "account-": the identifier must not be empty
 }

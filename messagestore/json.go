@@ -26,9 +26,9 @@ func validateJSON(field string, raw []byte) error {
 	if !json.Valid(raw) && utf8.Valid(raw) {
 		var whole json.RawMessage
 		err := json.Unmarshal(raw, &whole) // which says where
-		rule := "it is empty"
+		rule := "must not be empty"
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && len(bytes.TrimSpace(raw)) > 0 {
-			rule = fmt.Sprintf("not valid JSON at byte %d: %v", syntax.Offset, syntax)
+			rule = fmt.Sprintf("must be valid JSON, and is not at byte %d: %v", syntax.Offset, syntax)
 		}
 		return NewInvalidError(field, raw, rule)
 	}
@@ -39,10 +39,10 @@ func validateJSON(field string, raw []byte) error {
 // checks are for bodies that encode themselves.
 func validateEncoded(field string, raw []byte) error {
 	if i := invalidUTF8(raw); i >= 0 {
-		return NewInvalidError(field, raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
+		return NewInvalidError(field, raw, fmt.Sprintf("must be valid UTF-8, and is not at byte %d", i))
 	}
 	if first := bytes.TrimLeft(raw, " \t\r\n"); first[0] != '{' {
-		return NewInvalidError(field, raw, "it is not a JSON object")
+		return NewInvalidError(field, raw, "must be a JSON object")
 	}
 	if i, rule := unstorable(raw); rule != "" {
 		return NewInvalidError(field, raw, fmt.Sprintf("%s at %s", rule, jsonPath(raw, i)))
@@ -78,7 +78,7 @@ func unstorable(raw []byte) (offset int, rule string) {
 			i = end
 		case c == '{' || c == '[':
 			if depth++; depth > maxDepth {
-				return i, fmt.Sprintf("nested more than %d deep", maxDepth)
+				return i, fmt.Sprintf("must not be nested more than %d deep", maxDepth)
 			}
 			i++
 		case c == '}' || c == ']':
@@ -95,7 +95,7 @@ func unstorable(raw []byte) (offset int, rule string) {
 				}
 			}
 			if (exponent || end-i > short) && !storableNumber(string(raw[i:end])) {
-				return i, "number out of range"
+				return i, "must not contain a number out of range"
 			}
 			i = end
 		default:
@@ -119,15 +119,15 @@ func scanString(raw []byte, start int) (end, bad int, rule string) {
 			unit := codeUnit(raw[i+1:])
 			switch {
 			case unit == 0:
-				return 0, start, "U+0000 cannot be stored,"
+				return 0, start, "must not contain U+0000"
 			case unit >= 0xDC00 && unit <= 0xDFFF:
-				return 0, start, "lone surrogate"
+				return 0, start, "must not contain half of a surrogate pair"
 			case unit >= 0xD800 && unit <= 0xDBFF:
 				if len(raw) < i+11 || raw[i+5] != '\\' || raw[i+6] != 'u' {
-					return 0, start, "lone surrogate"
+					return 0, start, "must not contain half of a surrogate pair"
 				}
 				if low := codeUnit(raw[i+7:]); low < 0xDC00 || low > 0xDFFF {
-					return 0, start, "lone surrogate"
+					return 0, start, "must not contain half of a surrogate pair"
 				}
 				i += 6
 			}

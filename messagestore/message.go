@@ -110,10 +110,10 @@ func (r *Message) String() string {
 func Decode[T Body](r *Message) (T, error) {
 	var body T
 	if r == nil {
-		return body, fmt.Errorf("decode: %w", NewInvalidError("message", nil, "it is nil"))
+		return body, fmt.Errorf("decode: %w", NewInvalidError("message", nil, "must not be nil"))
 	}
 	if want := body.MessageType(); r.Type != want {
-		return body, fmt.Errorf("decode %s: %w", r, NewInvalidError("message type", r.Type, "want "+want))
+		return body, fmt.Errorf("decode %s: %w", r, NewInvalidError("message type", r.Type, "must be "+want))
 	}
 	var into any = &body
 	if t := reflect.TypeFor[T](); t.Kind() == reflect.Pointer {
@@ -167,7 +167,7 @@ func (e *unfitError) Unwrap() []error { return []error{e.cause, calling.Refused}
 // other clients that this package does not know. If prev is nil, the write refuses the envelope.
 func Follow(prev *Message, body Body) Envelope {
 	if prev == nil {
-		return Envelope{Body: refusedBody{body, NewInvalidError("cause", nil, "Follow was given a message that is nil")}}
+		return Envelope{Body: refusedBody{body, NewInvalidError("cause", nil, "the message given to Follow must not be nil")}}
 	}
 	m := envelope(body)
 	m.Metadata.CausationStream = prev.Stream

@@ -185,7 +185,7 @@ func TestDecodeRefusesWhatDoesNotFit(t *testing.T) {
 	m := &messagestore.Message{Stream: "account-1", Position: 2, Type: "opened", Data: json.RawMessage(`{}`)}
 	_, err := messagestore.Decode[opened](m)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.EqualError(t, err, "decode opened account-1@2: invalid message type \"opened\": want Opened")
+	require.EqualError(t, err, "decode opened account-1@2: invalid message type \"opened\": must be Opened")
 
 	for _, data := range []string{`{"n":1e400}`, `{"n":"1"}`, `[]`, `{`} {
 		_, err := messagestore.Decode[number](&messagestore.Message{Stream: "account-1", Type: "Number", Data: json.RawMessage(data)})

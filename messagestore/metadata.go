@@ -273,13 +273,13 @@ func (m Metadata) validate() error {
 		return NewInvalidError("metadata "+name, value, rule)
 	}
 	if m.CausationStream == "" && (m.CausationPosition != 0 || m.CausationGlobalPosition != 0) {
-		return fail(causationPositionField, int64(m.CausationPosition), "a causation has a stream too")
+		return fail(causationPositionField, int64(m.CausationPosition), "must have a causation stream too")
 	}
 	if m.CausationPosition < 0 {
-		return fail(causationPositionField, int64(m.CausationPosition), "it is less than 0")
+		return fail(causationPositionField, int64(m.CausationPosition), "must be at least 0")
 	}
 	if m.CausationGlobalPosition < 0 {
-		return fail(causationGlobalPositionField, int64(m.CausationGlobalPosition), "it is less than 0")
+		return fail(causationGlobalPositionField, int64(m.CausationGlobalPosition), "must be at least 0")
 	}
 	for _, stream := range []struct {
 		name  string
@@ -304,7 +304,7 @@ func (m Metadata) validate() error {
 	}
 	for name := range m.Extra {
 		if slices.Contains(metadataFields, name) {
-			return fail(name, string(m.Extra[name]), "the field has a place of its own in Metadata")
+			return fail(name, string(m.Extra[name]), "must not be a field that Metadata has: set that one")
 		}
 	}
 	return nil
@@ -330,10 +330,10 @@ func (m *Metadata) SetTrace(parent, state string) error {
 	}
 	if !traceParentForm.MatchString(parent) || strings.HasPrefix(parent, "ff") ||
 		strings.Contains(parent, "-"+strings.Repeat("0", 32)+"-") || strings.Contains(parent, "-"+strings.Repeat("0", 16)+"-") {
-		return NewInvalidError("metadata properties.traceparent", parent, "it is not a W3C traceparent")
+		return NewInvalidError("metadata properties.traceparent", parent, "must be a W3C traceparent")
 	}
 	if len(state) > 512 {
-		return NewInvalidError("metadata properties.tracestate", state, "it is longer than 512 bytes")
+		return NewInvalidError("metadata properties.tracestate", state, "must be at most 512 bytes")
 	}
 	m.Properties = merge(m.Properties, Properties{traceParent: parent})
 	delete(m.Properties, traceState)

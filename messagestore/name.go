@@ -67,7 +67,7 @@ func (c Category) WithType(name string) Category {
 // Validate returns nil or an [*InvalidError].
 func (c Category) Validate() error {
 	if strings.Contains(string(c), "-") {
-		return NewInvalidError("category", string(c), "it is the name of a stream: a category has no dash")
+		return NewInvalidError("category", string(c), "must be a category, without a dash, and is the name of a stream")
 	}
 	return c.validate("category", string(c))
 }
@@ -78,16 +78,16 @@ func (c Category) validate(field, whole string) error {
 	}
 	part, types, more := strings.Cut(string(c), ":")
 	if part == "" {
-		return NewInvalidError(field, whole, "the category is empty")
+		return NewInvalidError(field, whole, "the category must not be empty")
 	}
 	for {
 		switch {
 		case part == "":
-			return NewInvalidError(field, whole, "a type of the category is empty")
+			return NewInvalidError(field, whole, "a type of the category must not be empty")
 		case strings.ContainsAny(part, ":+"):
-			return NewInvalidError(field, whole, "the category holds a colon or plus sign out of place")
+			return NewInvalidError(field, whole, "the category must not contain a colon or plus sign out of place")
 		case strings.ContainsFunc(part, text.IsSpace):
-			return NewInvalidError(field, whole, "the category holds white space")
+			return NewInvalidError(field, whole, "the category must not contain white space")
 		case !more:
 			return nil
 		}
@@ -163,13 +163,13 @@ func (n StreamName) Validate() error {
 	}
 	switch {
 	case !ok:
-		return NewInvalidError("stream name", string(n), "it is a category: a stream has a dash and an identifier")
+		return NewInvalidError("stream name", string(n), "must have a dash and an identifier, and is a category")
 	case id == "":
-		return NewInvalidError("stream name", string(n), "the identifier is empty")
+		return NewInvalidError("stream name", string(n), "the identifier must not be empty")
 	case strings.HasPrefix(id, "+"):
-		return NewInvalidError("stream name", string(n), "the cardinal identifier is empty")
+		return NewInvalidError("stream name", string(n), "the cardinal id must not be empty")
 	case strings.HasSuffix(id, "+"), strings.Contains(id, "++"):
-		return NewInvalidError("stream name", string(n), "a part of the identifier is empty")
+		return NewInvalidError("stream name", string(n), "the identifier must not have an empty part")
 	}
 	return nil
 }
@@ -214,21 +214,21 @@ func groupMember(hash int64, size int) int {
 
 func validateExpected(v Version) error {
 	if exists, _ := v.Exists(NoStream); v < AnyVersion && !exists {
-		return NewInvalidError("expected version", int64(v), "it is a position from 0, NoStream (-1), AnyVersion (-2) or StreamExists (-4)")
+		return NewInvalidError("expected version", int64(v), "must be a position from 0, NoStream (-1), AnyVersion (-2) or StreamExists (-4)")
 	}
 	return nil
 }
 
 func validateLimit(limit int) error {
 	if limit < 1 || limit > MaxReadMessages {
-		return NewInvalidError("limit", limit, fmt.Sprintf("it is between 1 and %d", MaxReadMessages))
+		return NewInvalidError("limit", limit, fmt.Sprintf("must be between 1 and %d", MaxReadMessages))
 	}
 	return nil
 }
 
 func validateFrom[P ~int64](from P) error {
 	if from < 0 {
-		return NewInvalidError("position", int64(from), fmt.Sprintf("it is between 0 and %d", int64(math.MaxInt64)))
+		return NewInvalidError("position", int64(from), fmt.Sprintf("must be between 0 and %d", int64(math.MaxInt64)))
 	}
 	return nil
 }

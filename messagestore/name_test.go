@@ -72,36 +72,36 @@ func TestHostileStreamNamesAreRefused(t *testing.T) {
 		kind        error
 		value, rule string
 	}{
-		"":                        {messagestore.ErrInvalid, `""`, "it is empty"},
-		"account":                 {messagestore.ErrInvalid, `"account"`, "it is a category: a stream has a dash and an identifier"},
-		"-":                       {messagestore.ErrInvalid, `"-"`, "the category is empty"},
-		"-x":                      {messagestore.ErrInvalid, `"-x"`, "the category is empty"},
-		"cat-":                    {messagestore.ErrInvalid, `"cat-"`, "the identifier is empty"},
-		"cat-\n\t\x01":            {messagestore.ErrInvalid, `"cat-\n\t\x01"`, "control or format character U+000A at byte 4"},
-		"cat-\x00":                {messagestore.ErrInvalid, `"cat-\x00"`, "control or format character U+0000 at byte 4"},
-		"cat-\xff":                {messagestore.ErrInvalid, `"cat-\xff"`, "not valid UTF-8 at byte 4"},
-		"cat-\xc0\x80":            {messagestore.ErrInvalid, `"cat-\xc0\x80"`, "not valid UTF-8 at byte 4"},
-		"cat-\xed\xa0\x80":        {messagestore.ErrInvalid, `"cat-\xed\xa0\x80"`, "not valid UTF-8 at byte 4"},
-		long:                      {messagestore.ErrInvalid, `"` + long[:48] + `"… (3004 bytes)`, "3004 bytes are too long: at most 255"},
-		huge:                      {messagestore.ErrInvalid, `"` + huge[:48] + `"… (10485764 bytes)`, "10485764 bytes are too long: at most 255"},
-		"cat-a\u202eb":            {messagestore.ErrInvalid, `"cat-a\u202eb"`, "control or format character U+202E at byte 5"},
-		"cat-a\u200db":            {messagestore.ErrInvalid, `"cat-a\u200db"`, "control or format character U+200D at byte 5"},
-		"\ufeffcat-1":             {messagestore.ErrInvalid, `"\ufeffcat-1"`, "control or format character U+FEFF at byte 0"},
-		"cat-a\u2028":             {messagestore.ErrInvalid, `"cat-a\u2028"`, "control or format character U+2028 at byte 5"},
-		"cat-+x":                  {messagestore.ErrInvalid, `"cat-+x"`, "the cardinal identifier is empty"},
-		"cat-x+":                  {messagestore.ErrInvalid, `"cat-x+"`, "a part of the identifier is empty"},
-		"cat-x++y":                {messagestore.ErrInvalid, `"cat-x++y"`, "a part of the identifier is empty"},
-		" cat-1":                  {messagestore.ErrInvalid, `" cat-1"`, "white space at its start or end"},
-		"cat-1 ":                  {messagestore.ErrInvalid, `"cat-1 "`, "white space at its start or end"},
-		"cat-1\u3000":             {messagestore.ErrInvalid, "\"cat-1\u3000\"", "white space at its start or end"},
-		"ca t-1":                  {messagestore.ErrInvalid, `"ca t-1"`, "the category holds white space"},
-		"cat:-1":                  {messagestore.ErrInvalid, `"cat:-1"`, "a type of the category is empty"},
-		"cat:a+-1":                {messagestore.ErrInvalid, `"cat:a+-1"`, "a type of the category is empty"},
-		"cat:a:b-1":               {messagestore.ErrInvalid, `"cat:a:b-1"`, "the category holds a colon or plus sign out of place"},
-		"cat+a-1":                 {messagestore.ErrInvalid, `"cat+a-1"`, "the category holds a colon or plus sign out of place"},
-		":command-1":              {messagestore.ErrInvalid, `":command-1"`, "the category is empty"},
-		strings.Repeat("x", 256):  {messagestore.ErrInvalid, `"` + strings.Repeat("x", 48) + `"… (256 bytes)`, "256 bytes are too long: at most 255"},
-		"cat-" + "\u00ad" + "shy": {messagestore.ErrInvalid, `"cat-\u00adshy"`, "control or format character U+00AD at byte 4"},
+		"":                        {messagestore.ErrInvalid, `""`, "must not be empty"},
+		"account":                 {messagestore.ErrInvalid, `"account"`, "must have a dash and an identifier, and is a category"},
+		"-":                       {messagestore.ErrInvalid, `"-"`, "the category must not be empty"},
+		"-x":                      {messagestore.ErrInvalid, `"-x"`, "the category must not be empty"},
+		"cat-":                    {messagestore.ErrInvalid, `"cat-"`, "the identifier must not be empty"},
+		"cat-\n\t\x01":            {messagestore.ErrInvalid, `"cat-\n\t\x01"`, "must not contain a control or format character, and has U+000A at byte 4"},
+		"cat-\x00":                {messagestore.ErrInvalid, `"cat-\x00"`, "must not contain a control or format character, and has U+0000 at byte 4"},
+		"cat-\xff":                {messagestore.ErrInvalid, `"cat-\xff"`, "must be valid UTF-8, and is not at byte 4"},
+		"cat-\xc0\x80":            {messagestore.ErrInvalid, `"cat-\xc0\x80"`, "must be valid UTF-8, and is not at byte 4"},
+		"cat-\xed\xa0\x80":        {messagestore.ErrInvalid, `"cat-\xed\xa0\x80"`, "must be valid UTF-8, and is not at byte 4"},
+		long:                      {messagestore.ErrInvalid, `"` + long[:48] + `"… (3004 bytes)`, "must be at most 255 bytes, and is 3004"},
+		huge:                      {messagestore.ErrInvalid, `"` + huge[:48] + `"… (10485764 bytes)`, "must be at most 255 bytes, and is 10485764"},
+		"cat-a\u202eb":            {messagestore.ErrInvalid, `"cat-a\u202eb"`, "must not contain a control or format character, and has U+202E at byte 5"},
+		"cat-a\u200db":            {messagestore.ErrInvalid, `"cat-a\u200db"`, "must not contain a control or format character, and has U+200D at byte 5"},
+		"\ufeffcat-1":             {messagestore.ErrInvalid, `"\ufeffcat-1"`, "must not contain a control or format character, and has U+FEFF at byte 0"},
+		"cat-a\u2028":             {messagestore.ErrInvalid, `"cat-a\u2028"`, "must not contain a control or format character, and has U+2028 at byte 5"},
+		"cat-+x":                  {messagestore.ErrInvalid, `"cat-+x"`, "the cardinal id must not be empty"},
+		"cat-x+":                  {messagestore.ErrInvalid, `"cat-x+"`, "the identifier must not have an empty part"},
+		"cat-x++y":                {messagestore.ErrInvalid, `"cat-x++y"`, "the identifier must not have an empty part"},
+		" cat-1":                  {messagestore.ErrInvalid, `" cat-1"`, "must not begin or end with white space"},
+		"cat-1 ":                  {messagestore.ErrInvalid, `"cat-1 "`, "must not begin or end with white space"},
+		"cat-1\u3000":             {messagestore.ErrInvalid, "\"cat-1\u3000\"", "must not begin or end with white space"},
+		"ca t-1":                  {messagestore.ErrInvalid, `"ca t-1"`, "the category must not contain white space"},
+		"cat:-1":                  {messagestore.ErrInvalid, `"cat:-1"`, "a type of the category must not be empty"},
+		"cat:a+-1":                {messagestore.ErrInvalid, `"cat:a+-1"`, "a type of the category must not be empty"},
+		"cat:a:b-1":               {messagestore.ErrInvalid, `"cat:a:b-1"`, "the category must not contain a colon or plus sign out of place"},
+		"cat+a-1":                 {messagestore.ErrInvalid, `"cat+a-1"`, "the category must not contain a colon or plus sign out of place"},
+		":command-1":              {messagestore.ErrInvalid, `":command-1"`, "the category must not be empty"},
+		strings.Repeat("x", 256):  {messagestore.ErrInvalid, `"` + strings.Repeat("x", 48) + `"… (256 bytes)`, "must be at most 255 bytes, and is 256"},
+		"cat-" + "\u00ad" + "shy": {messagestore.ErrInvalid, `"cat-\u00adshy"`, "must not contain a control or format character, and has U+00AD at byte 4"},
 	} {
 		stream := messagestore.StreamName(name)
 		refused := func(err error) {
@@ -141,19 +141,19 @@ func TestHostileCategoriesAreRefused(t *testing.T) {
 		kind        error
 		value, rule string
 	}{
-		"a-1":       {messagestore.ErrInvalid, `"a-1"`, "it is the name of a stream: a category has no dash"},
-		"":          {messagestore.ErrInvalid, `""`, "it is empty"},
-		"-":         {messagestore.ErrInvalid, `"-"`, "it is the name of a stream: a category has no dash"},
-		"a\x00":     {messagestore.ErrInvalid, `"a\x00"`, "control or format character U+0000 at byte 1"},
-		"a\xff":     {messagestore.ErrInvalid, `"a\xff"`, "not valid UTF-8 at byte 1"},
-		"a:":        {messagestore.ErrInvalid, `"a:"`, "a type of the category is empty"},
-		"a b":       {messagestore.ErrInvalid, `"a b"`, "the category holds white space"},
-		"a\u00a0b":  {messagestore.ErrInvalid, `"a` + "\u00a0" + `b"`, "the category holds white space"},
-		":a":        {messagestore.ErrInvalid, `":a"`, "the category is empty"},
-		"a+b":       {messagestore.ErrInvalid, `"a+b"`, "the category holds a colon or plus sign out of place"},
-		"a:b:c":     {messagestore.ErrInvalid, `"a:b:c"`, "the category holds a colon or plus sign out of place"},
-		" a":        {messagestore.ErrInvalid, `" a"`, "white space at its start or end"},
-		"a\u2069bc": {messagestore.ErrInvalid, `"a\u2069bc"`, "control or format character U+2069 at byte 1"},
+		"a-1":       {messagestore.ErrInvalid, `"a-1"`, "must be a category, without a dash, and is the name of a stream"},
+		"":          {messagestore.ErrInvalid, `""`, "must not be empty"},
+		"-":         {messagestore.ErrInvalid, `"-"`, "must be a category, without a dash, and is the name of a stream"},
+		"a\x00":     {messagestore.ErrInvalid, `"a\x00"`, "must not contain a control or format character, and has U+0000 at byte 1"},
+		"a\xff":     {messagestore.ErrInvalid, `"a\xff"`, "must be valid UTF-8, and is not at byte 1"},
+		"a:":        {messagestore.ErrInvalid, `"a:"`, "a type of the category must not be empty"},
+		"a b":       {messagestore.ErrInvalid, `"a b"`, "the category must not contain white space"},
+		"a\u00a0b":  {messagestore.ErrInvalid, `"a` + "\u00a0" + `b"`, "the category must not contain white space"},
+		":a":        {messagestore.ErrInvalid, `":a"`, "the category must not be empty"},
+		"a+b":       {messagestore.ErrInvalid, `"a+b"`, "the category must not contain a colon or plus sign out of place"},
+		"a:b:c":     {messagestore.ErrInvalid, `"a:b:c"`, "the category must not contain a colon or plus sign out of place"},
+		" a":        {messagestore.ErrInvalid, `" a"`, "must not begin or end with white space"},
+		"a\u2069bc": {messagestore.ErrInvalid, `"a\u2069bc"`, "must not contain a control or format character, and has U+2069 at byte 1"},
 	} {
 		err := messagestore.Category(name).Validate()
 		requireInvalid(t, err, want.kind, "category", want.value, want.rule)
@@ -198,9 +198,9 @@ func TestAnIdentifierFromOutsideIsOnePartOfTheName(t *testing.T) {
 		require.Equal(t, id, stream.CardinalID())
 		require.Equal(t, messagestore.Category("seat").Stream(id), messagestore.Category("seat").Stream(stream.CardinalID()))
 	}
-	requireInvalid(t, commands.Stream("").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-"`, "the identifier is empty")
-	requireInvalid(t, commands.Stream("a+\xff").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-a+\xff"`, "not valid UTF-8 at byte 15")
-	requireInvalid(t, commands.Stream("1").With("").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-1+"`, "a part of the identifier is empty")
+	requireInvalid(t, commands.Stream("").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-"`, "the identifier must not be empty")
+	requireInvalid(t, commands.Stream("a+\xff").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-a+\xff"`, "must be valid UTF-8, and is not at byte 15")
+	requireInvalid(t, commands.Stream("1").With("").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-1+"`, "the identifier must not have an empty part")
 }
 
 // The names of other clients are read as they are, and the ids of nearly all are the same here.
@@ -222,7 +222,7 @@ func TestANameOfAnotherClientStaysAsItIs(t *testing.T) {
 func TestAStreamOfACategoryWithADashIsRefused(t *testing.T) {
 	store := untouchedStore(t)
 	stream := messagestore.Category("my-seat").Stream("1")
-	const rule = "it is the name of a stream: a category has no dash"
+	const rule = "must be a category, without a dash, and is the name of a stream"
 	_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, opened{})
 	requireInvalid(t, err, messagestore.ErrInvalid, "category", `"my-seat"`, rule)
 	require.EqualError(t, err, `write my-seat: invalid category "my-seat": `+rule)

@@ -54,14 +54,14 @@ func TestTheErrorOfABodysEncodingIsOneShortLine(t *testing.T) {
 
 func TestHostileTypesAreRefused(t *testing.T) {
 	for name, want := range map[string]struct{ value, rule string }{
-		"":                         {`""`, "it is empty"},
-		strings.Repeat("x", 1<<20): {`"` + strings.Repeat("x", 48) + `"… (1048576 bytes)`, "1048576 bytes are too long: at most 255"},
-		"Opened\x00":               {`"Opened\x00"`, "control or format character U+0000 at byte 6"},
-		"Open\ned":                 {`"Open\ned"`, "control or format character U+000A at byte 4"},
-		"Opened\u202e":             {`"Opened\u202e"`, "control or format character U+202E at byte 6"},
-		"Opened\xff":               {`"Opened\xff"`, "not valid UTF-8 at byte 6"},
-		" Opened":                  {`" Opened"`, "white space at its start or end"},
-		"Opened ":                  {`"Opened "`, "white space at its start or end"},
+		"":                         {`""`, "must not be empty"},
+		strings.Repeat("x", 1<<20): {`"` + strings.Repeat("x", 48) + `"… (1048576 bytes)`, "must be at most 255 bytes, and is 1048576"},
+		"Opened\x00":               {`"Opened\x00"`, "must not contain a control or format character, and has U+0000 at byte 6"},
+		"Open\ned":                 {`"Open\ned"`, "must not contain a control or format character, and has U+000A at byte 4"},
+		"Opened\u202e":             {`"Opened\u202e"`, "must not contain a control or format character, and has U+202E at byte 6"},
+		"Opened\xff":               {`"Opened\xff"`, "must be valid UTF-8, and is not at byte 6"},
+		" Opened":                  {`" Opened"`, "must not begin or end with white space"},
+		"Opened ":                  {`"Opened "`, "must not begin or end with white space"},
 	} {
 		require.Equal(t, want.rule, text.TypeRule(name))
 		requireInvalid(t, refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)}), messagestore.ErrInvalid, "message type", want.value, want.rule)
@@ -78,7 +78,7 @@ func TestHostileTypesAreRefused(t *testing.T) {
 
 // A caller that could write a tombstone could have a consumer pass a stream over.
 func TestTypesOfTheStoreItselfAreReadAndNotWritten(t *testing.T) {
-	const rule = "types that begin with dibs: are the store's own"
+	const rule = "must not be one of the store's own types, which begin with dibs:"
 	for _, name := range []string{removal.TombstoneType, "dibs:", "dibs:Opened"} {
 		require.Equal(t, rule, text.TypeRule(name))
 		requireInvalid(t, refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)}), messagestore.ErrInvalid, "message type", strconv.Quote(name), rule)
@@ -106,39 +106,39 @@ func TestIDTwiceInABatchIsRefusedWithItsIndex(t *testing.T) {
 	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")
 	err := refused(t, opened{}, messagestore.Envelope{ID: id, Body: opened{}}, opened{}, messagestore.Envelope{ID: id, Body: opened{"x"}})
 
-	index := requireInvalid(t, err, messagestore.ErrInvalid, "message id", `"0199a7a0-0000-7000-8000-000000000001"`, "message 1 of the batch has it too")
+	index := requireInvalid(t, err, messagestore.ErrInvalid, "message id", `"0199a7a0-0000-7000-8000-000000000001"`, "must be unique in the batch, and message 1 has it too")
 	require.Equal(t, 3, index)
-	require.EqualError(t, err, `write account-1: invalid message 3: message id "0199a7a0-0000-7000-8000-000000000001": message 1 of the batch has it too`)
+	require.EqualError(t, err, `write account-1: invalid message 3: message id "0199a7a0-0000-7000-8000-000000000001": must be unique in the batch, and message 1 has it too`)
 }
 
 func TestHostileDataAreRefused(t *testing.T) {
 	deep := strings.Repeat(`{"a":`, 513) + "1" + strings.Repeat("}", 513)
 	for data, want := range map[string]struct{ value, rule string }{
-		``:                             {``, "it is empty"},
-		` `:                            {`" "`, "it is empty"},
-		`1`:                            {`"1"`, "it is not a JSON object"},
-		` []`:                          {`" []"`, "it is not a JSON object"},
-		`null`:                         {`"null"`, "it is not a JSON object"},
-		`"x"`:                          {`"\"x\""`, "it is not a JSON object"},
-		`{"a":"\u0000"}`:               {`"{\"a\":\"\\u0000\"}"`, "U+0000 cannot be stored, at .a"},
-		`{"a":{"b":[1,"x\u0000"]}}`:    {`"{\"a\":{\"b\":[1,\"x\\u0000\"]}}"`, "U+0000 cannot be stored, at .a.b[1]"},
-		`{"a":"\ud800"}`:               {`"{\"a\":\"\\ud800\"}"`, "lone surrogate at .a"},
-		`{"a":["x","\udc00\ud800"]}`:   {`"{\"a\":[\"x\",\"\\udc00\\ud800\"]}"`, "lone surrogate at .a[1]"},
-		`{"a":"\ud800\u0041"}`:         {`"{\"a\":\"\\ud800\\u0041\"}"`, "lone surrogate at .a"},
-		`{"a":NaN}`:                    {`"{\"a\":NaN}"`, "not valid JSON at byte 6: invalid character 'N' looking for beginning of value"},
-		`{"a":1,}`:                     {`"{\"a\":1,}"`, "not valid JSON at byte 8: invalid character '}' looking for beginning of object key string"},
-		`{'a':1}`:                      {`"{'a':1}"`, "not valid JSON at byte 2: invalid character '\\'' looking for beginning of object key string"},
-		`{/**/}`:                       {`"{/**/}"`, "not valid JSON at byte 2: invalid character '/' looking for beginning of object key string"},
-		`{}{}`:                         {`"{}{}"`, "not valid JSON at byte 3: invalid character '{' after top-level value"},
-		`{"a":Infinity}`:               {`"{\"a\":Infinity}"`, "not valid JSON at byte 6: invalid character 'I' looking for beginning of value"},
-		"\ufeff{}":                     {`"\ufeff{}"`, "not valid JSON at byte 1: invalid character 'ï' looking for beginning of value"},
-		`{"a":`:                        {`"{\"a\":"`, "not valid JSON at byte 5: unexpected end of JSON input"},
-		"{\"a\":\"\xff\"}":             {`"{\"a\":\"\xff\"}"`, "not valid UTF-8 at byte 6"},
-		`{"a":{"n":1e200000}}`:         {`"{\"a\":{\"n\":1e200000}}"`, "number out of range at .a.n"},
-		`{"n":1e-200000}`:              {`"{\"n\":1e-200000}"`, "number out of range at .n"},
-		`{"n":1e99999999999999999999}`: {`"{\"n\":1e99999999999999999999}"`, "number out of range at .n"},
-		deep:                           {`"` + strings.ReplaceAll(deep[:48], `"`, `\"`) + `"… (3079 bytes)`, "nested more than 512 deep at .a.a.a.a.a.a.a.a…"},
-		`{"a":"` + strings.Repeat("x", 1<<20) + `"}`: {`"{\"a\":\"` + strings.Repeat("x", 42) + `"… (1048584 bytes)`, "too long: at most 983040 bytes"},
+		``:                             {``, "must not be empty"},
+		` `:                            {`" "`, "must not be empty"},
+		`1`:                            {`"1"`, "must be a JSON object"},
+		` []`:                          {`" []"`, "must be a JSON object"},
+		`null`:                         {`"null"`, "must be a JSON object"},
+		`"x"`:                          {`"\"x\""`, "must be a JSON object"},
+		`{"a":"\u0000"}`:               {`"{\"a\":\"\\u0000\"}"`, "must not contain U+0000 at .a"},
+		`{"a":{"b":[1,"x\u0000"]}}`:    {`"{\"a\":{\"b\":[1,\"x\\u0000\"]}}"`, "must not contain U+0000 at .a.b[1]"},
+		`{"a":"\ud800"}`:               {`"{\"a\":\"\\ud800\"}"`, "must not contain half of a surrogate pair at .a"},
+		`{"a":["x","\udc00\ud800"]}`:   {`"{\"a\":[\"x\",\"\\udc00\\ud800\"]}"`, "must not contain half of a surrogate pair at .a[1]"},
+		`{"a":"\ud800\u0041"}`:         {`"{\"a\":\"\\ud800\\u0041\"}"`, "must not contain half of a surrogate pair at .a"},
+		`{"a":NaN}`:                    {`"{\"a\":NaN}"`, "must be valid JSON, and is not at byte 6: invalid character 'N' looking for beginning of value"},
+		`{"a":1,}`:                     {`"{\"a\":1,}"`, "must be valid JSON, and is not at byte 8: invalid character '}' looking for beginning of object key string"},
+		`{'a':1}`:                      {`"{'a':1}"`, "must be valid JSON, and is not at byte 2: invalid character '\\'' looking for beginning of object key string"},
+		`{/**/}`:                       {`"{/**/}"`, "must be valid JSON, and is not at byte 2: invalid character '/' looking for beginning of object key string"},
+		`{}{}`:                         {`"{}{}"`, "must be valid JSON, and is not at byte 3: invalid character '{' after top-level value"},
+		`{"a":Infinity}`:               {`"{\"a\":Infinity}"`, "must be valid JSON, and is not at byte 6: invalid character 'I' looking for beginning of value"},
+		"\ufeff{}":                     {`"\ufeff{}"`, "must be valid JSON, and is not at byte 1: invalid character 'ï' looking for beginning of value"},
+		`{"a":`:                        {`"{\"a\":"`, "must be valid JSON, and is not at byte 5: unexpected end of JSON input"},
+		"{\"a\":\"\xff\"}":             {`"{\"a\":\"\xff\"}"`, "must be valid UTF-8, and is not at byte 6"},
+		`{"a":{"n":1e200000}}`:         {`"{\"a\":{\"n\":1e200000}}"`, "must not contain a number out of range at .a.n"},
+		`{"n":1e-200000}`:              {`"{\"n\":1e-200000}"`, "must not contain a number out of range at .n"},
+		`{"n":1e99999999999999999999}`: {`"{\"n\":1e99999999999999999999}"`, "must not contain a number out of range at .n"},
+		deep:                           {`"` + strings.ReplaceAll(deep[:48], `"`, `\"`) + `"… (3079 bytes)`, "must not be nested more than 512 deep at .a.a.a.a.a.a.a.a…"},
+		`{"a":"` + strings.Repeat("x", 1<<20) + `"}`: {`"{\"a\":\"` + strings.Repeat("x", 42) + `"… (1048584 bytes)`, "must be at most 983040 bytes"},
 	} {
 		requireInvalid(t, refused(t, raw(data)), messagestore.ErrInvalid, "data", want.value, want.rule)
 	}
@@ -187,31 +187,31 @@ func TestBodiesThatDoNotEncodeAreRefused(t *testing.T) {
 		body        messagestore.Body
 		value, rule string
 	}{
-		"NaN":                {number{math.NaN()}, `"Number"`, "it does not encode: json: unsupported value: NaN"},
-		"infinity":           {number{math.Inf(1)}, `"Number"`, "it does not encode: json: unsupported value: +Inf"},
-		"channel":            {anything{make(chan int)}, `"Anything"`, "it does not encode: json: unsupported type: chan int"},
-		"function":           {anything{func() {}}, `"Anything"`, "it does not encode: json: unsupported type: func()"},
-		"invalid UTF-8":      {opened{"a\xffb"}, `"Opened"`, "it does not encode: a string in it is not valid UTF-8"},
-		"invalid UTF-8 key":  {anything{map[string]int{"\xff": 1}}, `"Anything"`, "it does not encode: a string in it is not valid UTF-8"},
-		"invalid UTF-8 deep": {anything{[]any{"\ufffd", map[string]any{"a": &opened{"\xff"}}}}, `"Anything"`, "it does not encode: a string in it is not valid UTF-8"},
-		"invalid UTF-8 text": {anything{texts("\xff")}, `"Anything"`, "it does not encode: a string in it is not valid UTF-8"},
-		"invalid raw JSON":   {anything{json.RawMessage(`{`)}, `"Anything"`, "it does not encode: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
-		"a list":             {list{1, 2}, `"[1,2]"`, "it is not a JSON object"},
-		"a nil list":         {list(nil), `"null"`, "it is not a JSON object"},
-		"nil":                {nil, "", "there is no body"},
-		"a nil pointer":      {(*opened)(nil), "", "there is no body"},
-		"a nil message":      {(*messagestore.Envelope)(nil), "", "there is no body"},
-		"an empty message":   {messagestore.Envelope{}, "", "there is no body"},
-		"a nil raw":          {(*messagestore.Raw)(nil), "", "there is no body"},
-		"a message in one":   {messagestore.Envelope{Body: messagestore.Envelope{Body: opened{}}}, `"Opened"`, "a message in a message"},
-		"a pointer in one":   {messagestore.Envelope{Body: &messagestore.Envelope{Body: opened{}}}, `"Opened"`, "a message in a message"},
-		"a pair of them":     {&messagestore.Envelope{Body: &messagestore.Envelope{Body: opened{}}}, `"Opened"`, "a message in a message"},
+		"NaN":                {number{math.NaN()}, `"Number"`, "must encode as JSON: json: unsupported value: NaN"},
+		"infinity":           {number{math.Inf(1)}, `"Number"`, "must encode as JSON: json: unsupported value: +Inf"},
+		"channel":            {anything{make(chan int)}, `"Anything"`, "must encode as JSON: json: unsupported type: chan int"},
+		"function":           {anything{func() {}}, `"Anything"`, "must encode as JSON: json: unsupported type: func()"},
+		"invalid UTF-8":      {opened{"a\xffb"}, `"Opened"`, "must encode as JSON: a string in it is not valid UTF-8"},
+		"invalid UTF-8 key":  {anything{map[string]int{"\xff": 1}}, `"Anything"`, "must encode as JSON: a string in it is not valid UTF-8"},
+		"invalid UTF-8 deep": {anything{[]any{"\ufffd", map[string]any{"a": &opened{"\xff"}}}}, `"Anything"`, "must encode as JSON: a string in it is not valid UTF-8"},
+		"invalid UTF-8 text": {anything{texts("\xff")}, `"Anything"`, "must encode as JSON: a string in it is not valid UTF-8"},
+		"invalid raw JSON":   {anything{json.RawMessage(`{`)}, `"Anything"`, "must encode as JSON: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
+		"a list":             {list{1, 2}, `"[1,2]"`, "must be a JSON object"},
+		"a nil list":         {list(nil), `"null"`, "must be a JSON object"},
+		"nil":                {nil, "", "must have a body"},
+		"a nil pointer":      {(*opened)(nil), "", "must have a body"},
+		"a nil message":      {(*messagestore.Envelope)(nil), "", "must have a body"},
+		"an empty message":   {messagestore.Envelope{}, "", "must have a body"},
+		"a nil raw":          {(*messagestore.Raw)(nil), "", "must have a body"},
+		"a message in one":   {messagestore.Envelope{Body: messagestore.Envelope{Body: opened{}}}, `"Opened"`, "must not be a message: give its body"},
+		"a pointer in one":   {messagestore.Envelope{Body: &messagestore.Envelope{Body: opened{}}}, `"Opened"`, "must not be a message: give its body"},
+		"a pair of them":     {&messagestore.Envelope{Body: &messagestore.Envelope{Body: opened{}}}, `"Opened"`, "must not be a message: give its body"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireInvalid(t, refused(t, test.body), messagestore.ErrInvalid, "data", test.value, test.rule)
 		})
 	}
-	require.Contains(t, refused(t, circle).Error(), "it does not encode: json: unsupported value: encountered a cycle")
+	require.Contains(t, refused(t, circle).Error(), "must encode as JSON: json: unsupported value: encountered a cycle")
 }
 
 type texts string
@@ -261,27 +261,27 @@ func TestHostileMetadataAreRefused(t *testing.T) {
 		metadata           messagestore.Metadata
 		field, value, rule string
 	}{
-		"a correlation of 9 kB":       {messagestore.Metadata{CorrelationStream: long}, "metadata correlationStreamName", `"` + string(long[:48]) + `"… (9002 bytes)`, "9002 bytes are too long: at most 255"},
-		"a control character":         {messagestore.Metadata{ReplyStream: "a\x00"}, "metadata replyStreamName", `"a\x00"`, "control or format character U+0000 at byte 1"},
-		"invalid UTF-8":               {messagestore.Metadata{CausationStream: "a\xff"}, "metadata causationMessageStreamName", `"a\xff"`, "not valid UTF-8 at byte 1"},
-		"a position without a stream": {messagestore.Metadata{CausationPosition: 1}, "metadata causationMessagePosition", "1", "a causation has a stream too"},
-		"a global position without":   {messagestore.Metadata{CausationGlobalPosition: 1}, "metadata causationMessagePosition", "0", "a causation has a stream too"},
-		"a position below 0":          {messagestore.Metadata{CausationStream: "a-1", CausationPosition: -1}, "metadata causationMessagePosition", "-1", "it is less than 0"},
-		"a global position below 0":   {messagestore.Metadata{CausationStream: "a-1", CausationGlobalPosition: -1}, "metadata causationMessageGlobalPosition", "-1", "it is less than 0"},
-		"a schema version":            {messagestore.Metadata{SchemaVersion: "1\n"}, "metadata schemaVersion", `"1\n"`, "control or format character U+000A at byte 1"},
-		"a field of our own, null":    {messagestore.Metadata{Extra: map[string]json.RawMessage{"properties": nil}}, "metadata properties", `""`, "the field has a place of its own in Metadata"},
-		"a field of our own":          {messagestore.Metadata{Extra: map[string]json.RawMessage{"schemaVersion": json.RawMessage(`3`)}}, "metadata schemaVersion", `"3"`, "the field has a place of its own in Metadata"},
-		"U+0000 in a property":        {messagestore.Metadata{Properties: messagestore.Properties{"a": "\x00"}}, "metadata", `"{\"properties\":{\"a\":\"\\u0000\"}}"`, "U+0000 cannot be stored, at .properties.a"},
-		"an invalid property":         {messagestore.Metadata{Local: messagestore.Properties{"a": "\xff"}}, "metadata", "", "it does not encode: localProperties: a string in it is not valid UTF-8"},
-		"not JSON":                    {messagestore.Metadata{Extra: map[string]json.RawMessage{"a": json.RawMessage(`{`)}}, "metadata", "", "it does not encode: a: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
-		"a property out of range":     {messagestore.Metadata{Properties: messagestore.Properties{"n": json.Number("1e200000")}}, "metadata", `"{\"properties\":{\"n\":1e200000}}"`, "number out of range at .properties.n"},
+		"a correlation of 9 kB":       {messagestore.Metadata{CorrelationStream: long}, "metadata correlationStreamName", `"` + string(long[:48]) + `"… (9002 bytes)`, "must be at most 255 bytes, and is 9002"},
+		"a control character":         {messagestore.Metadata{ReplyStream: "a\x00"}, "metadata replyStreamName", `"a\x00"`, "must not contain a control or format character, and has U+0000 at byte 1"},
+		"invalid UTF-8":               {messagestore.Metadata{CausationStream: "a\xff"}, "metadata causationMessageStreamName", `"a\xff"`, "must be valid UTF-8, and is not at byte 1"},
+		"a position without a stream": {messagestore.Metadata{CausationPosition: 1}, "metadata causationMessagePosition", "1", "must have a causation stream too"},
+		"a global position without":   {messagestore.Metadata{CausationGlobalPosition: 1}, "metadata causationMessagePosition", "0", "must have a causation stream too"},
+		"a position below 0":          {messagestore.Metadata{CausationStream: "a-1", CausationPosition: -1}, "metadata causationMessagePosition", "-1", "must be at least 0"},
+		"a global position below 0":   {messagestore.Metadata{CausationStream: "a-1", CausationGlobalPosition: -1}, "metadata causationMessageGlobalPosition", "-1", "must be at least 0"},
+		"a schema version":            {messagestore.Metadata{SchemaVersion: "1\n"}, "metadata schemaVersion", `"1\n"`, "must not contain a control or format character, and has U+000A at byte 1"},
+		"a field of our own, null":    {messagestore.Metadata{Extra: map[string]json.RawMessage{"properties": nil}}, "metadata properties", `""`, "must not be a field that Metadata has: set that one"},
+		"a field of our own":          {messagestore.Metadata{Extra: map[string]json.RawMessage{"schemaVersion": json.RawMessage(`3`)}}, "metadata schemaVersion", `"3"`, "must not be a field that Metadata has: set that one"},
+		"U+0000 in a property":        {messagestore.Metadata{Properties: messagestore.Properties{"a": "\x00"}}, "metadata", `"{\"properties\":{\"a\":\"\\u0000\"}}"`, "must not contain U+0000 at .properties.a"},
+		"an invalid property":         {messagestore.Metadata{Local: messagestore.Properties{"a": "\xff"}}, "metadata", "", "must encode as JSON: localProperties: a string in it is not valid UTF-8"},
+		"not JSON":                    {messagestore.Metadata{Extra: map[string]json.RawMessage{"a": json.RawMessage(`{`)}}, "metadata", "", "must encode as JSON: a: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
+		"a property out of range":     {messagestore.Metadata{Properties: messagestore.Properties{"n": json.Number("1e200000")}}, "metadata", `"{\"properties\":{\"n\":1e200000}}"`, "must not contain a number out of range at .properties.n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireInvalid(t, refused(t, messagestore.Envelope{Body: opened{}, Metadata: test.metadata}), messagestore.ErrInvalid, test.field, test.value, test.rule)
 		})
 	}
 	err := refused(t, messagestore.Envelope{Body: raw(`{}`), Metadata: messagestore.Metadata{SchemaVersion: "1", Properties: messagestore.Properties{"a": strings.Repeat("x", 1<<20)}}})
-	requireInvalid(t, err, messagestore.ErrInvalid, "data", `"Opened"`, "1048621 bytes with its metadata are too many: at most 983040")
+	requireInvalid(t, err, messagestore.ErrInvalid, "data", `"Opened"`, "must be at most 983040 bytes with the metadata, and is 1048621")
 }
 
 // A message may come from, and go to, streams that another client named by rules of
@@ -298,7 +298,7 @@ func TestMetadataMayNameStreamsOfOtherClients(t *testing.T) {
 
 func TestHostileVersionsAreRefused(t *testing.T) {
 	store := untouchedStore(t)
-	const rule = "it is a position from 0, NoStream (-1), AnyVersion (-2) or StreamExists (-4)"
+	const rule = "must be a position from 0, NoStream (-1), AnyVersion (-2) or StreamExists (-4)"
 	for expected, value := range map[messagestore.Version]string{-3: "-3", -5: "-5", math.MinInt64: "-9223372036854775808"} {
 		requireInvalid(t, testkit.ErrorOf(store.Write(t.Context(), stream, expected, opened{})), messagestore.ErrInvalid, "expected version", value, rule)
 		_, err := store.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: []messagestore.Body{opened{}}})
@@ -307,7 +307,7 @@ func TestHostileVersionsAreRefused(t *testing.T) {
 	_, err := store.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}},
 		messagestore.StreamWrite{Stream: stream, Expected: messagestore.AnyVersion})
-	requireInvalid(t, err, messagestore.ErrInvalid, "expected version", `"any version"`, "a write without messages checks a version, so it names one")
+	requireInvalid(t, err, messagestore.ErrInvalid, "expected version", `"any version"`, "must be a version if there are no messages, because such a write only checks it")
 }
 
 func TestGreatestExpectedVersionIsAConflict(t *testing.T) {
@@ -318,7 +318,7 @@ func TestGreatestExpectedVersionIsAConflict(t *testing.T) {
 
 func TestHostilePositionsAndLimitsAreRefused(t *testing.T) {
 	store := untouchedStore(t)
-	const positionRule = "it is between 0 and 9223372036854775807"
+	const positionRule = "must be between 0 and 9223372036854775807"
 	for position, value := range map[int64]string{-1: "-1", -5: "-5", math.MinInt64: "-9223372036854775808"} {
 		for _, err := range store.ReadStream(t.Context(), stream, messagestore.Version(position)) {
 			requireInvalid(t, err, messagestore.ErrInvalid, "position", value, positionRule)
@@ -329,7 +329,7 @@ func TestHostilePositionsAndLimitsAreRefused(t *testing.T) {
 		_, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", From: messagestore.GlobalPosition(position), Limit: 1})
 		requireInvalid(t, err, messagestore.ErrInvalid, "position", value, positionRule)
 	}
-	const limitRule = "it is between 1 and 10000"
+	const limitRule = "must be between 1 and 10000"
 	for limit, value := range map[int]string{0: "0", -1: "-1", -2: "-2", 10_001: "10001", math.MaxInt64: "9223372036854775807"} {
 		_, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: limit})
 		requireInvalid(t, err, messagestore.ErrInvalid, "limit", value, limitRule)
@@ -350,13 +350,13 @@ func TestHostileFiltersAreRefused(t *testing.T) {
 		kind               error
 		field, value, rule string
 	}{
-		"a member without a size": {messagestore.Filter{GroupMember: 1}, messagestore.ErrInvalid, "group member", "1", "it needs a group size"},
-		"a member below 0":        {messagestore.Filter{GroupSize: 2, GroupMember: -1}, messagestore.ErrInvalid, "group member", "-1", "it is less than 0"},
-		"a member of the size":    {messagestore.Filter{GroupSize: 2, GroupMember: 2}, messagestore.ErrInvalid, "group member", "2", "it is not less than the group size, 2"},
-		"a size below 0":          {messagestore.Filter{GroupSize: -1}, messagestore.ErrInvalid, "group size", "-1", "it is between 1 and 1024, or 0 for no group"},
-		"a size of 32768":         {messagestore.Filter{GroupSize: 32768}, messagestore.ErrInvalid, "group size", "32768", "it is between 1 and 1024, or 0 for no group"},
-		"a correlated stream":     {messagestore.Filter{Correlation: "x-1"}, messagestore.ErrInvalid, "category", `"x-1"`, "it is the name of a stream: a category has no dash"},
-		"too many types":          {messagestore.Filter{Types: types}, messagestore.ErrInvalid, "filter types", "101", "at most 100"},
+		"a member without a size": {messagestore.Filter{GroupMember: 1}, messagestore.ErrInvalid, "group member", "1", "must not be set without a group size"},
+		"a member below 0":        {messagestore.Filter{GroupSize: 2, GroupMember: -1}, messagestore.ErrInvalid, "group member", "-1", "must be at least 0"},
+		"a member of the size":    {messagestore.Filter{GroupSize: 2, GroupMember: 2}, messagestore.ErrInvalid, "group member", "2", "must be less than the group size, 2"},
+		"a size below 0":          {messagestore.Filter{GroupSize: -1}, messagestore.ErrInvalid, "group size", "-1", "must be between 1 and 1024, or 0 for no group"},
+		"a size of 32768":         {messagestore.Filter{GroupSize: 32768}, messagestore.ErrInvalid, "group size", "32768", "must be between 1 and 1024, or 0 for no group"},
+		"a correlated stream":     {messagestore.Filter{Correlation: "x-1"}, messagestore.ErrInvalid, "category", `"x-1"`, "must be a category, without a dash, and is the name of a stream"},
+		"too many types":          {messagestore.Filter{Types: types}, messagestore.ErrInvalid, "filter types", "101", "must be at most 100"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireInvalid(t, test.filter.Validate(), test.kind, test.field, test.value, test.rule)
@@ -374,27 +374,27 @@ func TestHostileBatchesAreRefused(t *testing.T) {
 	for i := range many {
 		many[i] = opened{}
 	}
-	requireInvalid(t, refused(t), messagestore.ErrInvalid, "batch", "", "there is no message in it")
+	requireInvalid(t, refused(t), messagestore.ErrInvalid, "batch", "", "must have a message")
 	require.ErrorIs(t, refused(t), messagestore.ErrInvalid)
-	requireInvalid(t, refused(t, []messagestore.Body(nil)...), messagestore.ErrInvalid, "batch", "", "there is no message in it")
-	requireInvalid(t, refused(t, many...), messagestore.ErrInvalid, "batch", "1001", "at most 1000 messages")
+	requireInvalid(t, refused(t, []messagestore.Body(nil)...), messagestore.ErrInvalid, "batch", "", "must have a message")
+	requireInvalid(t, refused(t, many...), messagestore.ErrInvalid, "batch", "1001", "must be at most 1000 messages")
 
 	large := make([]messagestore.Body, 18)
 	for i := range large {
 		large[i] = raw(`{"a":"` + strings.Repeat("x", messagestore.MaxMessageBytes-100) + `"}`)
 	}
-	requireInvalid(t, refused(t, large...), messagestore.ErrInvalid, "batch", "17693064", "at most 16777216 bytes")
+	requireInvalid(t, refused(t, large...), messagestore.ErrInvalid, "batch", "17693064", "must be at most 16777216 bytes")
 }
 
 func TestBatchWithOneBadMessageIsRefusedWholeWithItsIndex(t *testing.T) {
 	for i := range 4 {
 		bodies := []messagestore.Body{opened{}, opened{}, opened{}, opened{}}
 		bodies[i] = raw(`[]`)
-		index := requireInvalid(t, refused(t, bodies...), messagestore.ErrInvalid, "data", `"[]"`, "it is not a JSON object")
+		index := requireInvalid(t, refused(t, bodies...), messagestore.ErrInvalid, "data", `"[]"`, "must be a JSON object")
 		require.Equal(t, i, index)
 	}
-	require.EqualError(t, refused(t, opened{}, raw(`[]`)), `write account-1: invalid message 1: data "[]": it is not a JSON object`)
-	require.EqualError(t, refused(t, messagestore.Raw{Data: json.RawMessage(`{}`)}), `write account-1: invalid message 0: message type "": it is empty`)
+	require.EqualError(t, refused(t, opened{}, raw(`[]`)), `write account-1: invalid message 1: data "[]": must be a JSON object`)
+	require.EqualError(t, refused(t, messagestore.Raw{Data: json.RawMessage(`{}`)}), `write account-1: invalid message 0: message type "": must not be empty`)
 }
 
 func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
@@ -414,30 +414,30 @@ func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
 		kind               error
 		field, value, rule string
 	}{
-		"none":              {nil, messagestore.ErrInvalid, "batch", "", "there is no message in it"},
-		"checks only":       {[]messagestore.StreamWrite{{Stream: stream, Expected: 3}}, messagestore.ErrInvalid, "batch", "", "there is no message in it"},
-		"a stream twice":    {[]messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, one...), messagestore.To(stream, 0, one...)}, messagestore.ErrInvalid, "batch", `"account-1"`, "the stream is in it twice"},
-		"too many":          {streams, messagestore.ErrInvalid, "batch", "101", "at most 100 streams"},
-		"too many messages": {[]messagestore.StreamWrite{messagestore.To(stream, 0, half...), messagestore.To("account-2", 0, half...)}, messagestore.ErrInvalid, "batch", "1002", "at most 1000 messages"},
+		"none":              {nil, messagestore.ErrInvalid, "batch", "", "must have a message"},
+		"checks only":       {[]messagestore.StreamWrite{{Stream: stream, Expected: 3}}, messagestore.ErrInvalid, "batch", "", "must have a message"},
+		"a stream twice":    {[]messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, one...), messagestore.To(stream, 0, one...)}, messagestore.ErrInvalid, "batch", `"account-1"`, "must name each stream once"},
+		"too many":          {streams, messagestore.ErrInvalid, "batch", "101", "must be at most 100 streams"},
+		"too many messages": {[]messagestore.StreamWrite{messagestore.To(stream, 0, half...), messagestore.To("account-2", 0, half...)}, messagestore.ErrInvalid, "batch", "1002", "must be at most 1000 messages"},
 		"an id twice": {
 			[]messagestore.StreamWrite{messagestore.To(stream, 0, messagestore.Envelope{ID: id, Body: opened{}}), messagestore.To("account-2", 0, messagestore.Envelope{ID: id, Body: opened{}})},
-			messagestore.ErrInvalid, "message id", `"` + id.String() + `"`, "message 0 of the batch has it too",
+			messagestore.ErrInvalid, "message id", `"` + id.String() + `"`, "must be unique in the batch, and message 0 has it too",
 		},
 		"past types at any version": {
 			[]messagestore.StreamWrite{{Stream: stream, Expected: messagestore.AnyVersion, Bodies: one, Past: []string{"Seen"}}},
-			messagestore.ErrInvalid, "expected version", `"any version"`, "a write past messages of some types names the version that they came after",
+			messagestore.ErrInvalid, "expected version", `"any version"`, "must be a version or NoStream, which the past messages came after",
 		},
 		"after a message at no version": {
 			[]messagestore.StreamWrite{{Stream: stream, Expected: messagestore.NoStream, Bodies: one, After: id}},
-			messagestore.ErrInvalid, "expected version", `"no stream"`, "a write after a message names the version of that message",
+			messagestore.ErrInvalid, "expected version", `"no stream"`, "must be the version of the message in After",
 		},
 		"too many past types": {
 			[]messagestore.StreamWrite{{Stream: stream, Expected: 0, Bodies: one, Past: slices.Repeat([]string{"Seen"}, 101)}},
-			messagestore.ErrInvalid, "past types", "101", "at most 100",
+			messagestore.ErrInvalid, "past types", "101", "must be at most 100",
 		},
 		"an empty past type": {
 			[]messagestore.StreamWrite{{Stream: stream, Expected: 0, Bodies: one, Past: []string{""}}},
-			messagestore.ErrInvalid, "message type", `""`, "it is empty",
+			messagestore.ErrInvalid, "message type", `""`, "must not be empty",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -526,7 +526,7 @@ var calls = map[string]func(ctx context.Context, s *messagestore.Store) error{
 }
 
 func TestStoreWithoutADriverRefusesEveryCall(t *testing.T) {
-	const rule = "it has no driver: it is the zero Store, not one of New"
+	const rule = "must be made by New, and is the zero Store"
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			requireInvalid(t, call(t.Context(), &messagestore.Store{}), messagestore.ErrInvalid, "store", "", rule)
@@ -539,7 +539,7 @@ func TestNewTellsAllMistakes(t *testing.T) {
 	for name, driver := range map[string]messagestore.Driver{"nil": nil, "a nil pointer": (*memory.Driver)(nil)} {
 		store, err := messagestore.New(driver, &messagestore.Config{BatchSize: messagestore.MaxReadMessages + 1})
 		require.Nil(t, store, name)
-		require.EqualError(t, err, "store: invalid driver: it is nil\ninvalid batch size 10001: it is between 1 and 10000", name)
+		require.EqualError(t, err, "store: invalid driver: must not be nil\ninvalid batch size 10001: must be between 1 and 10000", name)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 	}
 }
@@ -549,13 +549,13 @@ func TestNilContextIsRefused(t *testing.T) {
 	store := testkit.Must(messagestore.New(memory.New(), nil))
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
-			requireInvalid(t, call(none, store), messagestore.ErrInvalid, "context", "", "it is nil")
+			requireInvalid(t, call(none, store), messagestore.ErrInvalid, "context", "", "must not be nil")
 		})
 	}
 }
 
 func TestFollowOfNothingIsRefusedByTheWrite(t *testing.T) {
-	requireInvalid(t, refused(t, messagestore.Follow(nil, opened{})), messagestore.ErrInvalid, "cause", "", "Follow was given a message that is nil")
+	requireInvalid(t, refused(t, messagestore.Follow(nil, opened{})), messagestore.ErrInvalid, "cause", "", "the message given to Follow must not be nil")
 }
 
 type (
@@ -587,7 +587,7 @@ func (withABlankOnly) MessageType() string { return "Hidden" }
 func TestBodyWithoutAnExportedFieldIsRefused(t *testing.T) {
 	for _, body := range []messagestore.Body{hidden{1}, &hidden{1}, hiddenInside{hidden{1}}, hiddenPointer{&hidden{1}}} {
 		requireInvalid(t, refused(t, body), messagestore.ErrInvalid, "data", `"Hidden"`,
-			"all fields of the body are unexported, so nothing of it would be written: begin their names with a capital letter")
+			"must have an exported field, or nothing of it would be written: begin the names of fields with a capital letter")
 	}
 	for i, body := range []messagestore.Body{partlyHidden{Amount: 1, fee: 2}, leftOut{1}, promoted{partlyHidden{1, 2}}, own{1}, withoutFields{}, &withoutFields{}, withABlankOnly{}} {
 		require.NoError(t, testkit.ErrorOf(testkit.Must(messagestore.New(memory.New(), nil)).Write(t.Context(), stream, messagestore.NoStream, body)), i)

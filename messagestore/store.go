@@ -60,10 +60,10 @@ func New(driver Driver, config *Config) (*Store, error) {
 	}
 	var wrong []error
 	if v := reflect.ValueOf(driver); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		wrong = append(wrong, NewInvalidError("driver", nil, "it is nil"))
+		wrong = append(wrong, NewInvalidError("driver", nil, "must not be nil"))
 	}
 	if size := s.config.BatchSize; size < 1 || size > MaxReadMessages {
-		wrong = append(wrong, NewInvalidError("batch size", size, fmt.Sprintf("it is between 1 and %d", MaxReadMessages)))
+		wrong = append(wrong, NewInvalidError("batch size", size, fmt.Sprintf("must be between 1 and %d", MaxReadMessages)))
 	}
 	if len(wrong) > 0 {
 		return nil, fmt.Errorf("store: %w", errors.Join(wrong...))
@@ -75,11 +75,11 @@ func New(driver Driver, config *Config) (*Store, error) {
 func (s *Store) use(ctx context.Context) (Driver, error) {
 	switch {
 	case s == nil:
-		return nil, NewInvalidError("store", nil, "it is nil")
+		return nil, NewInvalidError("store", nil, "must not be nil")
 	case s.driver == nil:
-		return nil, NewInvalidError("store", nil, "it has no driver: it is the zero Store, not one of New")
+		return nil, NewInvalidError("store", nil, "must be made by New, and is the zero Store")
 	case ctx == nil:
-		return nil, NewInvalidError("context", nil, "it is nil")
+		return nil, NewInvalidError("context", nil, "must not be nil")
 	}
 	return s.driver, nil
 }
@@ -115,7 +115,7 @@ func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, 
 		a, err = encode(To(stream, expected, bodies...))
 	}
 	if err == nil && len(a.Records) == 0 {
-		err = NewInvalidError("batch", nil, "there is no message in it")
+		err = NewInvalidError("batch", nil, "must have a message")
 	}
 	if err == nil {
 		err = validateBatch([]Append{a})
@@ -152,7 +152,7 @@ func (e *writeError) Unwrap() error { return e.err }
 func (s *Store) Over(ctx context.Context, tx any) (*Store, error) {
 	driver, err := s.use(ctx)
 	if v := reflect.ValueOf(tx); err == nil && (!v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()) {
-		err = NewInvalidError("transaction", nil, "it is nil")
+		err = NewInvalidError("transaction", nil, "must not be nil")
 	}
 	if err == nil {
 		driver, err = driver.Over(ctx, tx)
@@ -188,7 +188,7 @@ func (s *Store) stage(ctx context.Context, w StreamWrite) error {
 	}
 	a, err := encode(w)
 	if err == nil && a.Conditional() {
-		err = NewInvalidError("expected version", a.Expected, "it is a version, NoStream or AnyVersion")
+		err = NewInvalidError("expected version", a.Expected, "must be a version, NoStream or AnyVersion")
 	}
 	if err == nil {
 		err = validateBatch([]Append{a})
@@ -657,7 +657,7 @@ func streamsError(doing string, err error) error {
 
 func encodeAll(writes []StreamWrite) ([]Append, error) {
 	if len(writes) > MaxWriteStreams {
-		return nil, NewInvalidError("batch", len(writes), fmt.Sprintf("at most %d streams", MaxWriteStreams))
+		return nil, NewInvalidError("batch", len(writes), fmt.Sprintf("must be at most %d streams", MaxWriteStreams))
 	}
 	appends := make([]Append, 0, len(writes))
 	seen := map[StreamName]bool(nil)
@@ -670,13 +670,13 @@ func encodeAll(writes []StreamWrite) ([]Append, error) {
 			return nil, fmt.Errorf("%s: %w", quoteName(w.Stream), err)
 		}
 		if seen[w.Stream] {
-			return nil, NewInvalidError("batch", string(w.Stream), "the stream is in it twice")
+			return nil, NewInvalidError("batch", string(w.Stream), "must name each stream once")
 		}
 		if seen != nil {
 			seen[w.Stream] = true
 		}
 		if len(w.Bodies) == 0 && w.Expected == AnyVersion {
-			return nil, NewInvalidError("expected version", w.Expected, "a write without messages checks a version, so it names one")
+			return nil, NewInvalidError("expected version", w.Expected, "must be a version if there are no messages, because such a write only checks it")
 		}
 		appends = append(appends, a)
 	}
@@ -687,7 +687,7 @@ func requireMessage(appends []Append) error {
 	if slices.ContainsFunc(appends, func(a Append) bool { return len(a.Records) > 0 }) {
 		return nil
 	}
-	return NewInvalidError("batch", nil, "there is no message in it")
+	return NewInvalidError("batch", nil, "must have a message")
 }
 
 // encode validates and encodes one stream's part of a write.
@@ -714,13 +714,13 @@ func encode(w StreamWrite) (Append, error) {
 
 func validatePast(w StreamWrite) error {
 	if len(w.Past) > maxFilterTypes {
-		return NewInvalidError("past types", len(w.Past), fmt.Sprintf("at most %d", maxFilterTypes))
+		return NewInvalidError("past types", len(w.Past), fmt.Sprintf("must be at most %d", maxFilterTypes))
 	}
 	if len(w.Past) > 0 && w.Expected < NoStream {
-		return NewInvalidError("expected version", w.Expected, "a write past messages of some types names the version that they came after")
+		return NewInvalidError("expected version", w.Expected, "must be a version or NoStream, which the past messages came after")
 	}
 	if w.After != uuid.Nil && w.Expected < 0 {
-		return NewInvalidError("expected version", w.Expected, "a write after a message names the version of that message")
+		return NewInvalidError("expected version", w.Expected, "must be the version of the message in After")
 	}
 	for _, t := range w.Past {
 		if err := validateKnownType(t); err != nil {
@@ -731,7 +731,7 @@ func validatePast(w StreamWrite) error {
 }
 
 func tooMany(messages int) error {
-	return NewInvalidError("batch", messages, fmt.Sprintf("at most %d messages", MaxWriteMessages))
+	return NewInvalidError("batch", messages, fmt.Sprintf("must be at most %d messages", MaxWriteMessages))
 }
 
 // validateBatch checks the rules for a write as a whole.
@@ -744,7 +744,7 @@ func validateBatch(appends []Append) error {
 	for _, a := range appends {
 		for _, r := range a.Records {
 			if first, twice := ids[r.ID]; twice {
-				return at(messages, NewInvalidError("message id", r.ID, fmt.Sprintf("message %d of the batch has it too", first)))
+				return at(messages, NewInvalidError("message id", r.ID, fmt.Sprintf("must be unique in the batch, and message %d has it too", first)))
 			}
 			ids[r.ID] = messages
 			messages++
@@ -755,7 +755,7 @@ func validateBatch(appends []Append) error {
 		return tooMany(messages)
 	}
 	if size > maxWriteBytes {
-		return NewInvalidError("batch", size, fmt.Sprintf("at most %d bytes", maxWriteBytes))
+		return NewInvalidError("batch", size, fmt.Sprintf("must be at most %d bytes", maxWriteBytes))
 	}
 	return nil
 }
@@ -763,13 +763,13 @@ func validateBatch(appends []Append) error {
 func encodeMessage(body Body) (Encoded, error) {
 	m := envelope(body)
 	if nested, ok := isMessage(m.Body); ok {
-		return Encoded{}, NewInvalidError("data", nested.MessageType(), "a message in a message")
+		return Encoded{}, NewInvalidError("data", nested.MessageType(), "must not be a message: give its body")
 	}
 	if r, refused := m.Body.(refusedBody); refused {
 		return Encoded{}, r.err
 	}
 	if isNil(m.Body) {
-		return Encoded{}, NewInvalidError("data", nil, "there is no body")
+		return Encoded{}, NewInvalidError("data", nil, "must have a body")
 	}
 	r := Encoded{ID: m.ID, Type: m.Body.MessageType()}
 	if err := validateType(r.Type); err != nil {
@@ -790,7 +790,7 @@ func encodeMessage(body Body) (Encoded, error) {
 		return Encoded{}, err
 	}
 	if size := len(r.Data) + len(r.Metadata); size > MaxMessageBytes {
-		return Encoded{}, NewInvalidError("data", r.Type, fmt.Sprintf("%d bytes with its metadata are too many: at most %d", size, MaxMessageBytes))
+		return Encoded{}, NewInvalidError("data", r.Type, fmt.Sprintf("must be at most %d bytes with the metadata, and is %d", MaxMessageBytes, size))
 	}
 	return r, nil
 }
@@ -816,18 +816,18 @@ func encodeData(body Body) (json.RawMessage, error) {
 		validate = validateEncoded
 		encoded, err := exactjson.Marshal(body)
 		if err != nil {
-			return nil, NewInvalidError("data", body.MessageType(), fmt.Sprintf("it does not encode: %v", err))
+			return nil, NewInvalidError("data", body.MessageType(), fmt.Sprintf("must encode as JSON: %v", err))
 		}
 		if string(encoded) == "{}" && hidesAll(reflect.TypeOf(body)) {
-			return nil, NewInvalidError("data", body.MessageType(), "all fields of the body are unexported, so nothing of it would be written: begin their names with a capital letter")
+			return nil, NewInvalidError("data", body.MessageType(), "must have an exported field, or nothing of it would be written: begin the names of fields with a capital letter")
 		}
 		data = encoded
 	}
 	if len(data) > MaxMessageBytes {
-		return nil, NewInvalidError("data", []byte(data), fmt.Sprintf("too long: at most %d bytes", MaxMessageBytes))
+		return nil, NewInvalidError("data", []byte(data), fmt.Sprintf("must be at most %d bytes", MaxMessageBytes))
 	}
 	if len(data) == 0 {
-		return nil, NewInvalidError("data", nil, "it is empty")
+		return nil, NewInvalidError("data", nil, "must not be empty")
 	}
 	if _, raw := body.(Raw); raw {
 		data = slices.Clone(data) // the caller may use its buffer again while a driver still writes
@@ -867,7 +867,7 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	}
 	encoded, err := m.MarshalJSON() // as marshal would, which reads it once more
 	if err != nil {
-		return nil, NewInvalidError("metadata", nil, fmt.Sprintf("it does not encode: %v", err))
+		return nil, NewInvalidError("metadata", nil, fmt.Sprintf("must encode as JSON: %v", err))
 	}
 	if len(m.Properties)+len(m.Local)+len(m.Extra) == 0 {
 		return encoded, nil // of numbers and checked text alone

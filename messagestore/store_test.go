@@ -568,13 +568,13 @@ func TestAWriteOrLastOfInvalidInputIsRefused(t *testing.T) {
 	store := untouchedStore(t)
 
 	_, _, err := store.TryWrite(t.Context(), stream, messagestore.NoStream)
-	requireInvalid(t, err, messagestore.ErrInvalid, "batch", "", "there is no message in it")
+	requireInvalid(t, err, messagestore.ErrInvalid, "batch", "", "must have a message")
 	_, _, err = store.TryWrite(t.Context(), stream, -3, opened{})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, _, err = store.TryWrite(t.Context(), "account-", messagestore.NoStream, opened{})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, _, err = store.TryWrite(t.Context(), stream, messagestore.NoStream, raw(`[]`))
-	requireInvalid(t, err, messagestore.ErrInvalid, "data", `"[]"`, "it is not a JSON object")
+	requireInvalid(t, err, messagestore.ErrInvalid, "data", `"[]"`, "must be a JSON object")
 }
 
 // A nowhere is a driver that accepts everything and keeps nothing.

@@ -113,7 +113,7 @@ const (
 // returns where they are, with [Written.Duplicate] set.
 func (s *TxStore[Tx]) Transact(ctx context.Context, f func(ctx context.Context, tx Tx) ([]StreamWrite, error)) ([]Written, error) {
 	if f == nil {
-		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "it is nil"))
+		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "must not be nil"))
 	}
 	return s.transact(ctx, "", func(ctx context.Context, tx Tx, _ *Message) ([]StreamWrite, error) { return f(ctx, tx) })
 }
@@ -126,7 +126,7 @@ func (s *TxStore[Tx]) TransactFrom(
 	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
 ) ([]Written, error) {
 	if f == nil {
-		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "it is nil"))
+		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "must not be nil"))
 	}
 	if err := first.Validate(); err != nil {
 		return nil, fmt.Errorf("transact: %w", err)
@@ -139,7 +139,7 @@ func (s *TxStore[Tx]) transact(
 	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
 ) ([]Written, error) {
 	if ctx == nil {
-		return nil, fmt.Errorf("transact: %w", NewInvalidError("context", nil, "it is nil"))
+		return nil, fmt.Errorf("transact: %w", NewInvalidError("context", nil, "must not be nil"))
 	}
 	for attempt := 1; ; attempt++ {
 		written, again, err := s.transactOnce(ctx, first, f)

@@ -42,10 +42,10 @@ func validateCheckpoints(stream StreamName, keep int) error {
 	types := stream.Category().Types()
 	ids := strings.Split(stream.ID(), "+")
 	if len(types) == 0 || types[len(types)-1] != "position" || len(ids) != 2 || strings.Contains(ids[0], "-") || !isNumber(ids[1], 18) {
-		return NewInvalidError("stream name", string(stream), "it is not one of a consumer's checkpoints, as account:position-accounts+0")
+		return NewInvalidError("stream name", string(stream), "must be a stream of a consumer's checkpoints, like account:position-accounts+0")
 	}
 	if keep < minCheckpoints {
-		return NewInvalidError("keep", keep, fmt.Sprintf("it is at least %d", minCheckpoints))
+		return NewInvalidError("keep", keep, fmt.Sprintf("must be at least %d", minCheckpoints))
 	}
 	return nil
 }

@@ -70,13 +70,13 @@ func FuzzNamesHaveTheirGrammar(f *testing.F) {
 		require.Equal(t, bounded && isCategory(s), err == nil, "%v", err)
 		if err != nil {
 			requireShort(t, err, ErrInvalid)
-			require.Equal(t, strings.Contains(s, "-"), strings.Contains(err.Error(), "it is the name of a stream"))
+			require.Equal(t, strings.Contains(s, "-"), strings.Contains(err.Error(), "and is the name of a stream"))
 		}
 		err = StreamName(s).Validate()
 		require.Equal(t, bounded && isCategory(category) && idForm.MatchString(id) && !endsInSpace.MatchString(s), err == nil, "%v", err)
 		if err != nil {
 			requireShort(t, err, ErrInvalid)
-			require.Equal(t, bounded && isCategory(s), strings.Contains(err.Error(), "it is a category"))
+			require.Equal(t, bounded && isCategory(s), strings.Contains(err.Error(), "and is a category"))
 		}
 		err = validateType(s)
 		require.Equal(t, bounded && typeForm.MatchString(s) && !strings.HasPrefix(s, "dibs:"), err == nil, "%v", err)

@@ -150,11 +150,11 @@ func (s *HTTPSink) parseURL(to string) error {
 	u, err := url.Parse(to)
 	switch {
 	case err != nil: // its text has the URL
-		return messagestore.NewInvalidError("URL", nil, "it cannot be parsed")
+		return messagestore.NewInvalidError("URL", nil, "must be a URL")
 	case u.Scheme != "http" && u.Scheme != "https":
-		return messagestore.NewInvalidError("URL", redacted(u), "its scheme is http or https")
+		return messagestore.NewInvalidError("URL", redacted(u), "must have the scheme http or https")
 	case u.Hostname() == "":
-		return messagestore.NewInvalidError("URL", redacted(u), "it has no host")
+		return messagestore.NewInvalidError("URL", redacted(u), "must have a host")
 	}
 	s.url = u
 	if s.config.Untrusted {
@@ -171,11 +171,11 @@ func (s *HTTPSink) parseSecrets() error {
 		field := fmt.Sprintf("secret %d", i)
 		encoded, is := strings.CutPrefix(secret, secretPrefix)
 		if !is {
-			return messagestore.NewInvalidError(field, nil, "it begins with "+secretPrefix)
+			return messagestore.NewInvalidError(field, nil, "must begin with "+secretPrefix)
 		}
 		key, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil || len(key) < leastSecret || len(key) > mostBytes {
-			return messagestore.NewInvalidError(field, nil, fmt.Sprintf("it has %d to %d bytes in base64", leastSecret, mostBytes))
+			return messagestore.NewInvalidError(field, nil, fmt.Sprintf("must be %d to %d bytes in base64", leastSecret, mostBytes))
 		}
 		s.keys = append(s.keys, key)
 	}
@@ -193,16 +193,16 @@ func (s *HTTPSink) checkHeader() error {
 		canonical := http.CanonicalHeaderKey(name)
 		switch {
 		case name == "" || strings.IndexFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }) >= 0:
-			return messagestore.NewInvalidError("header", name, "a name has letters, digits and !#$%&'*+-.^_`|~ only")
+			return messagestore.NewInvalidError("header", name, "must have only letters, digits and !#$%&'*+-.^_`|~")
 		case own[canonical] || strings.HasPrefix(canonical, "Dibs-"):
-			return messagestore.NewInvalidError("header", name, "the sink sets it")
+			return messagestore.NewInvalidError("header", name, "must not be one that the sink sets")
 		}
 		for _, value := range values { // it may be a secret
 			if len(value) > maxHeaderValue {
-				return messagestore.NewInvalidError("header", name, fmt.Sprintf("its value has %d bytes, of at most %d", len(value), maxHeaderValue))
+				return messagestore.NewInvalidError("header", name, fmt.Sprintf("the value must be at most %d bytes, and is %d", maxHeaderValue, len(value)))
 			}
 			if strings.IndexFunc(value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) >= 0 {
-				return messagestore.NewInvalidError("header", name, "its value has a control character")
+				return messagestore.NewInvalidError("header", name, "the value must not contain a control character")
 			}
 		}
 	}
@@ -211,14 +211,14 @@ func (s *HTTPSink) checkHeader() error {
 
 func (s *HTTPSink) checkTimeout() error {
 	if d := s.config.Timeout; d < time.Millisecond || d > time.Hour {
-		return messagestore.NewInvalidError("Timeout", d, "it is between 1ms and 1h0m0s")
+		return messagestore.NewInvalidError("Timeout", d, "must be between 1ms and 1h0m0s")
 	}
 	return nil
 }
 
 func (s *HTTPSink) checkTransport() error {
 	if s.config.Untrusted && s.config.Transport != nil {
-		return messagestore.NewInvalidError("Transport", nil, "the sink has its own, which dials public addresses only, where the URL is not trusted")
+		return messagestore.NewInvalidError("Transport", nil, "must be nil if the URL is not trusted: the sink has its own, which dials public addresses only")
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func (s *HTTPSink) checkTransport() error {
 // given returns an error if the message is nil.
 func given(m *Message) error {
 	if m == nil || m.Message == nil {
-		return messagestore.NewInvalidError("message", nil, "it is nil")
+		return messagestore.NewInvalidError("message", nil, "must not be nil")
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 // [messagestore.ErrInvalid]. Into writes nothing.
 func Into(store *messagestore.Store, name func(m *Message) messagestore.StreamName) (Sink, error) {
 	if store == nil {
-		return nil, fmt.Errorf("invalid sink into another store: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
+		return nil, fmt.Errorf("invalid sink into another store: %w", messagestore.NewInvalidError("store", nil, "must not be nil"))
 	}
 	return &storeSink{store, name}, nil
 }

@@ -171,18 +171,18 @@ func (c *Config) complete() (all []error) {
 	c.Grace = cmp.Or(c.Grace, 10*time.Second)
 	number := func(field string, n, most int) {
 		if n < 1 || n > most {
-			all = append(all, messagestore.NewInvalidError(field, n, fmt.Sprintf("it is 1 to %d", most)))
+			all = append(all, messagestore.NewInvalidError(field, n, fmt.Sprintf("must be between 1 and %d", most)))
 		}
 	}
 	duration := func(field string, d, least, most time.Duration) {
 		if d < least || d > most {
-			all = append(all, messagestore.NewInvalidError(field, d, fmt.Sprintf("it is %v to %v", least, most)))
+			all = append(all, messagestore.NewInvalidError(field, d, fmt.Sprintf("must be between %v and %v", least, most)))
 		}
 	}
 	const day = 24 * time.Hour
 	number("Concurrency", c.Concurrency, queuing.MaxItems)
 	if c.Prefetch < min(c.Concurrency, queuing.MaxItems) || c.Prefetch > queuing.MaxItems {
-		all = append(all, messagestore.NewInvalidError("Prefetch", c.Prefetch, fmt.Sprintf("it is Concurrency to %d", queuing.MaxItems)))
+		all = append(all, messagestore.NewInvalidError("Prefetch", c.Prefetch, fmt.Sprintf("must be between Concurrency and %d", queuing.MaxItems)))
 	}
 	number("MaxAttempts", c.MaxAttempts, maxAttempts)
 	duration("MaxAge", c.MaxAge, time.Millisecond, longest)
@@ -291,14 +291,14 @@ func (r *Relay) setTypes() (all []error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.ignore)) {
 		if r.types[name] {
-			wrong("ignore", name, "the type is in Types, too")
+			wrong("ignore", name, "must not be in Types too")
 		}
 	}
 	switch {
 	case c.IgnoreUnknown && len(c.Types) == 0:
-		wrong("ignore unknown", true, "no type is known: name those to send in Types")
+		wrong("ignore unknown", true, "must not be set without Types: name the types to send there")
 	case c.IgnoreUnknown && len(c.Ignore) > 0:
-		wrong("ignore", len(c.Ignore), "it has no meaning with IgnoreUnknown, which passes over all that is not in Types")
+		wrong("ignore", len(c.Ignore), "must be empty with IgnoreUnknown, which passes over all types that are not in Types")
 	}
 	return all
 }
@@ -306,13 +306,13 @@ func (r *Relay) setTypes() (all []error) {
 // mistakes returns the mistakes in the name and the sink.
 func mistakes(store *messagestore.Store, name string, sink Sink) (all []error) {
 	if name == "" {
-		all = append(all, messagestore.NewInvalidError("queue name", name, "a relay has one"))
+		all = append(all, messagestore.NewInvalidError("queue name", name, "must not be empty"))
 	}
 	if v := reflect.ValueOf(sink); sink == nil || v.Kind() == reflect.Pointer && v.IsNil() {
-		all = append(all, messagestore.NewInvalidError("sink", nil, "there is none"))
+		all = append(all, messagestore.NewInvalidError("sink", nil, "must not be nil"))
 	}
 	if into, is := sink.(*storeSink); is && into != nil && store != nil && store == into.store {
-		all = append(all, messagestore.NewInvalidError("sink", nil, "it is the store that the relay reads"))
+		all = append(all, messagestore.NewInvalidError("sink", nil, "must not be the store that the relay reads"))
 	}
 	return all
 }
@@ -342,7 +342,7 @@ func (r *Relay) Run(ctx context.Context) error {
 
 func (r *Relay) use() error {
 	if r == nil || r.queue == nil {
-		return messagestore.NewInvalidError("relay", nil, "it is not one of New")
+		return messagestore.NewInvalidError("relay", nil, "must be made by New")
 	}
 	return nil
 }

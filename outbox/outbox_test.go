@@ -298,15 +298,15 @@ func TestMistakesAreNamedTogether(t *testing.T) {
 		config   *outbox.Config
 		texts    []string
 	}{
-		{store, outgoing, "a", nil, nil, []string{"invalid sink: there is none"}},
-		{store, outgoing, "a", none, nil, []string{"invalid sink: there is none"}},
+		{store, outgoing, "a", nil, nil, []string{"invalid sink: must not be nil"}},
+		{store, outgoing, "a", none, nil, []string{"invalid sink: must not be nil"}},
 		{nil, "x-y", "a-b", nil, &outbox.Config{Concurrency: 1001}, []string{"invalid sink", "invalid store", "category", `queue name "a-b"`, "Concurrency 1001"}},
-		{store, outgoing, "", &receiver{}, nil, []string{"queue name", "a relay has one"}},
+		{store, outgoing, "", &receiver{}, nil, []string{"queue name", "must not be empty"}},
 		{store, outgoing, "a", &receiver{}, &outbox.Config{
 			Lease: 1, Concurrency: -1, MaxAttempts: -1, MaxAge: -1, Timeout: 1, PollInterval: 1, Grace: -1, Correlation: "a-b",
 		}, []string{"Lease", "Concurrency", "MaxAttempts", "MaxAge", "Timeout", "PollInterval", "Grace", "correlation"}},
-		{store, outgoing, "a", &receiver{}, &outbox.Config{MaxAttempts: 10_001, MaxAge: 1 << 62, Prefetch: 63}, []string{"MaxAttempts", "MaxAge", "Prefetch 63: it is Concurrency to 1000"}},
-		{store, outgoing, "a", testkit.Must(outbox.Into(store, nil)), nil, []string{"invalid sink: it is the store that the relay reads"}},
+		{store, outgoing, "a", &receiver{}, &outbox.Config{MaxAttempts: 10_001, MaxAge: 1 << 62, Prefetch: 63}, []string{"MaxAttempts", "MaxAge", "Prefetch 63: must be between Concurrency and 1000"}},
+		{store, outgoing, "a", testkit.Must(outbox.Into(store, nil)), nil, []string{"invalid sink: must not be the store that the relay reads"}},
 	} {
 		_, err := outbox.New(test.store, test.category, test.name, test.sink, test.config)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
@@ -317,7 +317,7 @@ func TestMistakesAreNamedTogether(t *testing.T) {
 	sink, err := outbox.Into(nil, nil)
 	require.Nil(t, sink)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorContains(t, err, "invalid store: it is nil")
+	require.ErrorContains(t, err, "invalid store: must not be nil")
 	require.ErrorIs(t, new(outbox.Relay).Run(t.Context()), messagestore.ErrInvalid)
 }
 

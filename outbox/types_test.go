@@ -75,11 +75,11 @@ func TestARelayThatIgnoresUnknownTypesSendsTheOthersAlone(t *testing.T) {
 func TestMistakesInTheTypesOfARelayAreRefused(t *testing.T) {
 	t.Parallel()
 	for text, config := range map[string]outbox.Config{
-		`ignore "Paid": the type is in Types, too`:       {Types: []string{"Paid"}, Ignore: []string{"Paid"}},
-		"ignore unknown true: no type is known":          {IgnoreUnknown: true},
-		"ignore 1: it has no meaning with IgnoreUnknown": {Types: []string{"Paid"}, Ignore: []string{"Viewed"}, IgnoreUnknown: true},
-		`types: invalid message type ""`:                 {Types: []string{""}},
-		`ignore: invalid message type "dibs:Tombstone"`:  {Ignore: []string{"dibs:Tombstone"}},
+		`ignore "Paid": must not be in Types too`:            {Types: []string{"Paid"}, Ignore: []string{"Paid"}},
+		"ignore unknown true: must not be set without Types": {IgnoreUnknown: true},
+		"ignore 1: must be empty with IgnoreUnknown":         {Types: []string{"Paid"}, Ignore: []string{"Viewed"}, IgnoreUnknown: true},
+		`types: invalid message type ""`:                     {Types: []string{""}},
+		`ignore: invalid message type "dibs:Tombstone"`:      {Ignore: []string{"dibs:Tombstone"}},
 	} {
 		_, err := outbox.New(newStore(), outgoing, "tobank", &receiver{}, &config)
 

@@ -17,11 +17,11 @@ func checkUntrusted(u *url.URL) error {
 	port := u.Port()
 	switch {
 	case u.Scheme != "https":
-		return messagestore.NewInvalidError("URL", redacted(u), "one that is not trusted is of https")
+		return messagestore.NewInvalidError("URL", redacted(u), "must be https if it is not trusted")
 	case u.User != nil:
-		return messagestore.NewInvalidError("URL", redacted(u), "one that is not trusted has no user")
+		return messagestore.NewInvalidError("URL", redacted(u), "must not have a user if it is not trusted")
 	case port != "" && port != "443" && port != "8443":
-		return messagestore.NewInvalidError("URL", redacted(u), "one that is not trusted has port 443 or 8443")
+		return messagestore.NewInvalidError("URL", redacted(u), "must have port 443 or 8443 if it is not trusted")
 	}
 	return nil
 }

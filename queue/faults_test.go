@@ -79,7 +79,7 @@ func (d *cut) call(name string, do func() error) error {
 
 func (d *cut) QueueTake(ctx context.Context, t queuing.Take) (taken queuing.Taken, err error) {
 	if t.Session < 1 { // as PostgreSQL
-		return taken, messagestore.NewInvalidError("session", t.Session, "it is more than 0")
+		return taken, messagestore.NewInvalidError("session", t.Session, "must be more than 0")
 	}
 	err = d.call("take", func() (err error) { taken, err = d.Driver.QueueTake(ctx, t); return err })
 	if err != nil {

@@ -407,17 +407,17 @@ func (q *Queue) InsertMany(ctx context.Context, entries ...Entry) ([]Inserted, e
 // each.
 func (q *Queue) writes(entries []Entry) (writes []messagestore.StreamWrite, at [][]int, err error) {
 	if len(entries) < 1 || len(entries) > queuing.MaxItems {
-		return nil, nil, messagestore.NewInvalidError("items", len(entries), fmt.Sprintf("they are 1 to %d", queuing.MaxItems))
+		return nil, nil, messagestore.NewInvalidError("items", len(entries), fmt.Sprintf("must be between 1 and %d", queuing.MaxItems))
 	}
 	by := map[messagestore.StreamName]int{}
 	ids := map[uuid.UUID]bool{}
 	for i, e := range entries {
 		w, err := q.Write(e.Body, e.Opts)
 		if err == nil && e.Opts != nil && e.Opts.Unique != "" {
-			err = messagestore.NewInvalidError("Unique", e.Opts.Unique, "an item of a batch has none: call Insert")
+			err = messagestore.NewInvalidError("Unique", e.Opts.Unique, "must be empty in a batch: call Insert")
 		}
 		if err == nil && e.Opts != nil && e.Opts.ID != uuid.Nil && ids[e.Opts.ID] {
-			err = messagestore.NewInvalidError("ID", e.Opts.ID, "two items have it")
+			err = messagestore.NewInvalidError("ID", e.Opts.ID, "must not be on two items")
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("item %d: %w", i, err)
@@ -445,7 +445,7 @@ func (q *Queue) writes(entries []Entry) (writes []messagestore.StreamWrite, at [
 func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.StreamWrite, error) {
 	w, err := q.write(body, opts)
 	if err == nil && opts != nil && opts.UniqueUntil != UntilForgotten {
-		err = q.fail("write", messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "Insert and InsertTx alone know it"))
+		err = q.fail("write", messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "must not be set: only Insert and InsertTx support it"))
 		w = messagestore.StreamWrite{}
 	}
 	return w, err
@@ -453,7 +453,7 @@ func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 
 func (q *Queue) write(body messagestore.Body, opts *InsertOpts) (messagestore.StreamWrite, error) {
 	if q == nil || q.driver == nil {
-		return messagestore.StreamWrite{}, messagestore.NewInvalidError("queue", nil, "it is not one of New")
+		return messagestore.StreamWrite{}, messagestore.NewInvalidError("queue", nil, "must be made by New")
 	}
 	if opts == nil {
 		opts = &InsertOpts{}
@@ -465,11 +465,11 @@ func (q *Queue) write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 			envelope.ID = opts.ID
 		}
 		if !reflect.ValueOf(opts.Metadata).IsZero() {
-			wrong = append(wrong, messagestore.NewInvalidError("Metadata", nil, "the body is an Envelope, which has its own"))
+			wrong = append(wrong, messagestore.NewInvalidError("Metadata", nil, "must be empty if the body is an Envelope, which has its own"))
 		}
 	}
 	if envelope.Body == nil {
-		wrong = append(wrong, messagestore.NewInvalidError("body", nil, "it is nil"))
+		wrong = append(wrong, messagestore.NewInvalidError("body", nil, "must not be nil"))
 	}
 	if envelope.ID == uuid.Nil {
 		id, err := uuid.NewV7()
@@ -478,7 +478,7 @@ func (q *Queue) write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 	}
 	if at := opts.ScheduledAt; !at.IsZero() {
 		if year := at.UTC().Year(); year < 1 || year > 9999 {
-			wrong = append(wrong, messagestore.NewInvalidError("ScheduledAt", at, "it is of a year from 1 to 9999"))
+			wrong = append(wrong, messagestore.NewInvalidError("ScheduledAt", at, "must be in a year from 1 to 9999"))
 		} else {
 			extra := maps.Clone(envelope.Metadata.Extra)
 			if extra == nil {
@@ -492,13 +492,13 @@ func (q *Queue) write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 	field, name := "Key", opts.Key
 	switch {
 	case opts.Key != "" && opts.Unique != "":
-		wrong = append(wrong, messagestore.NewInvalidError("Unique", opts.Unique, "an item has a Key or a Unique name, not both"))
+		wrong = append(wrong, messagestore.NewInvalidError("Unique", opts.Unique, "must not be set together with Key"))
 	case opts.Key != "":
 		stream = q.of.Category.Stream(opts.Key)
 	case opts.Unique == "" && opts.UniqueUntil != UntilForgotten:
-		wrong = append(wrong, messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "an item without a Unique name has none"))
+		wrong = append(wrong, messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "must not be set without Unique"))
 	case opts.UniqueUntil < UntilForgotten || opts.UniqueUntil > UntilDelivered:
-		wrong = append(wrong, messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "it is UntilForgotten, UntilFinished or UntilDelivered"))
+		wrong = append(wrong, messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "must be UntilForgotten, UntilFinished or UntilDelivered"))
 	case opts.Unique != "":
 		stream, expected = q.of.Category.Stream(opts.Unique).With("unique"), messagestore.NoStream
 		field, name = "Unique", opts.Unique

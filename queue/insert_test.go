@@ -247,5 +247,5 @@ func TestAUniqueUntilNamesItself(t *testing.T) {
 	}
 	q := testkit.Must(queue.New(testkit.Must(messagestore.New(memory.New(), nil)), "mail", nil))
 	_, err := q.Insert(t.Context(), Send{}, &queue.InsertOpts{UniqueUntil: queue.UntilDelivered})
-	require.ErrorContains(t, err, `invalid UniqueUntil "delivered": an item without a Unique name has none`)
+	require.ErrorContains(t, err, `invalid UniqueUntil "delivered": must not be set without Unique`)
 }

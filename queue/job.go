@@ -155,7 +155,7 @@ func (j *Job) Extend(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	if j.lease == 0 {
-		return j.fail("extend", messagestore.NewInvalidError("job", nil, "a worker extends its jobs by itself: give the worker a longer Timeout"))
+		return j.fail("extend", messagestore.NewInvalidError("job", nil, "must not be extended: its worker does that; give the worker a longer Timeout"))
 	}
 	if err := checkDuration("time", d, queuing.MinLease, queuing.MaxLease); err != nil {
 		return j.fail("extend", err)
@@ -182,9 +182,9 @@ func (j *Job) Extend(ctx context.Context, d time.Duration) error {
 func (j *Job) Progress(note string) error {
 	switch {
 	case j == nil || j.queue == nil:
-		return messagestore.NewInvalidError("job", nil, "it is of no queue")
+		return messagestore.NewInvalidError("job", nil, "must be a job of a queue")
 	case !isNote(note):
-		return j.fail("progress", messagestore.NewInvalidError("note", note, fmt.Sprintf("it is at most %d bytes of visible text", queuing.MaxNoteBytes)))
+		return j.fail("progress", messagestore.NewInvalidError("note", note, fmt.Sprintf("must be at most %d bytes of visible text", queuing.MaxNoteBytes)))
 	case j.lost():
 		return j.fail("progress", ErrLost)
 	}
@@ -206,7 +206,7 @@ func isNote(note string) bool {
 
 func (j *Job) use() error {
 	if j == nil || j.queue == nil {
-		return messagestore.NewInvalidError("job", nil, "it is of no queue")
+		return messagestore.NewInvalidError("job", nil, "must be a job of a queue")
 	}
 	return nil
 }

@@ -100,19 +100,19 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 		wrong = append(wrong, messagestore.NewInvalidError(field, value, rule))
 	}
 	if c.MaxFailures < 1 || c.MaxFailures > queuing.MaxFailures {
-		invalid("MaxFailures", c.MaxFailures, fmt.Sprintf("it is 1 to %d", queuing.MaxFailures))
+		invalid("MaxFailures", c.MaxFailures, fmt.Sprintf("must be between 1 and %d", queuing.MaxFailures))
 	}
 	if c.WhenDead != GoOn && c.WhenDead != Hold {
-		invalid("WhenDead", int(c.WhenDead), "it is GoOn or Hold")
+		invalid("WhenDead", int(c.WhenDead), "must be GoOn or Hold")
 	}
 	if c.MaxOut < 0 || c.MaxOut > math.MaxInt32 {
-		invalid("MaxOut", c.MaxOut, "it is at least 1, or 0 for any number")
+		invalid("MaxOut", c.MaxOut, "must be at least 1, or 0 for no limit")
 	}
 	if !(c.Rate == 0 || c.Rate >= 1e-6 && c.Rate <= 1e9) { // not NaN
-		invalid("Rate", c.Rate, "it is 1e-6 to 1e9 a second, or 0 for any number")
+		invalid("Rate", c.Rate, "must be between 1e-6 and 1e9 a second, or 0 for no limit")
 	}
 	if c.Burst < 0 || c.Burst > math.MaxInt32 || c.Burst > 0 && c.Rate == 0 {
-		invalid("Burst", c.Burst, "it is at least 1, with a Rate")
+		invalid("Burst", c.Burst, "must be at least 1, and needs a Rate")
 	}
 	keeps, err := queuing.Of(store)
 	wrong = append(wrong, err)
@@ -145,7 +145,7 @@ func (q *Queue) fail(what string, err error) error {
 // use refuses a queue that New did not make.
 func (q *Queue) use() error {
 	if q == nil || q.driver == nil {
-		return messagestore.NewInvalidError("queue", nil, "it is not one of New")
+		return messagestore.NewInvalidError("queue", nil, "must be made by New")
 	}
 	return nil
 }
@@ -259,11 +259,11 @@ func (q *Queue) Items(ctx context.Context, state State, from messagestore.Global
 	case err != nil:
 		return nil, err
 	case state != Waiting && state != Out && state != Later && state != Suspended && state != Held && state != Dead:
-		err = messagestore.NewInvalidError("state", string(state), "it is waiting, out, later, held or dead")
+		err = messagestore.NewInvalidError("state", string(state), "must be waiting, out, later, held or dead")
 	case from < 0:
-		err = messagestore.NewInvalidError("from", int64(from), "it is a position from 0")
+		err = messagestore.NewInvalidError("from", int64(from), "must be a position from 0")
 	case limit < 1 || limit > queuing.MaxItems:
-		err = messagestore.NewInvalidError("limit", limit, fmt.Sprintf("it is 1 to %d", queuing.MaxItems))
+		err = messagestore.NewInvalidError("limit", limit, fmt.Sprintf("must be between 1 and %d", queuing.MaxItems))
 	}
 	var found []queuing.Item
 	if err == nil {
@@ -359,9 +359,9 @@ func (q *Queue) change(ctx context.Context, action queuing.Action, reason string
 	var err error
 	switch {
 	case ofItems && (len(positions) == 0 || len(positions) > queuing.MaxItems):
-		err = messagestore.NewInvalidError("positions", len(positions), fmt.Sprintf("they are 1 to %d", queuing.MaxItems))
+		err = messagestore.NewInvalidError("positions", len(positions), fmt.Sprintf("must be between 1 and %d", queuing.MaxItems))
 	case reason != "" && text.TypeRule(reason) != "":
-		err = messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
+		err = messagestore.NewInvalidError("reason", reason, "must be at most 255 bytes of visible text, without white space at either end")
 	}
 	for i := 0; i < len(positions) && err == nil; i++ {
 		err = checkPosition(positions[i])
@@ -375,7 +375,7 @@ func (q *Queue) change(ctx context.Context, action queuing.Action, reason string
 
 func checkPosition(position messagestore.GlobalPosition) error {
 	if position < 1 {
-		return messagestore.NewInvalidError("position", int64(position), "it is at least 1")
+		return messagestore.NewInvalidError("position", int64(position), "must be at least 1")
 	}
 	return nil
 }
@@ -383,7 +383,7 @@ func checkPosition(position messagestore.GlobalPosition) error {
 // checkDuration refuses a duration that is out of bounds.
 func checkDuration(field string, d, least, most time.Duration) error {
 	if d < least || d > most {
-		return messagestore.NewInvalidError(field, d, fmt.Sprintf("it is %v to %v", least, most))
+		return messagestore.NewInvalidError(field, d, fmt.Sprintf("must be between %v and %v", least, most))
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (q *Queue) Receive(ctx context.Context, n int, opts *ReceiveOpts) ([]*Job, 
 	}
 	err := errors.Join(checkDuration("Wait", opts.Wait, 0, queuing.MaxWait), checkDuration("VisibilityTimeout", lease, queuing.MinLease, queuing.MaxLease))
 	if n < 1 || n > queuing.MaxItems {
-		err = errors.Join(messagestore.NewInvalidError("n", n, fmt.Sprintf("it is 1 to %d", queuing.MaxItems)), err)
+		err = errors.Join(messagestore.NewInvalidError("n", n, fmt.Sprintf("must be between 1 and %d", queuing.MaxItems)), err)
 	}
 	if err != nil {
 		return nil, q.fail("receive", err)

@@ -69,16 +69,16 @@ func TestHostileNamesAndSettingsAreRefused(t *testing.T) {
 		config      queue.Config
 		field, rule string
 	}{
-		"no failures":        {queue.Config{MaxFailures: -1}, "MaxFailures", "1 to 32767"},
-		"too many failures":  {queue.Config{MaxFailures: 32_768}, "MaxFailures", "1 to 32767"},
+		"no failures":        {queue.Config{MaxFailures: -1}, "MaxFailures", "1 and 32767"},
+		"too many failures":  {queue.Config{MaxFailures: 32_768}, "MaxFailures", "1 and 32767"},
 		"when dead":          {queue.Config{WhenDead: 7}, "WhenDead", "GoOn or Hold"},
 		"out":                {queue.Config{MaxOut: -1}, "MaxOut", "at least 1"},
-		"no rate":            {queue.Config{Rate: math.NaN()}, "Rate", "1e-6 to 1e9"},
-		"a negative rate":    {queue.Config{Rate: -1}, "Rate", "1e-6 to 1e9"},
-		"a rate of never":    {queue.Config{Rate: 1e-300}, "Rate", "1e-6 to 1e9"},
-		"an infinite rate":   {queue.Config{Rate: math.Inf(1)}, "Rate", "1e-6 to 1e9"},
+		"no rate":            {queue.Config{Rate: math.NaN()}, "Rate", "1e-6 and 1e9"},
+		"a negative rate":    {queue.Config{Rate: -1}, "Rate", "1e-6 and 1e9"},
+		"a rate of never":    {queue.Config{Rate: 1e-300}, "Rate", "1e-6 and 1e9"},
+		"an infinite rate":   {queue.Config{Rate: math.Inf(1)}, "Rate", "1e-6 and 1e9"},
 		"burst":              {queue.Config{Rate: 1, Burst: -1}, "Burst", "at least 1"},
-		"burst without rate": {queue.Config{Burst: 2}, "Burst", "with a Rate"},
+		"burst without rate": {queue.Config{Burst: 2}, "Burst", "needs a Rate"},
 	} {
 		_, err := queue.New(store, "mail", &test.config)
 		requireInvalid(t, what, err, test.field, test.rule)
@@ -109,17 +109,17 @@ func TestHostileItemsAreRefused(t *testing.T) {
 			field, rule string
 		}{
 			"no body":        {nil, nil, "body", "nil"},
-			"data":           {messagestore.Raw{Type: "Big", Data: json.RawMessage(`{"x":"` + strings.Repeat("x", 1<<20) + `"}`)}, nil, "data", "too long"},
+			"data":           {messagestore.Raw{Type: "Big", Data: json.RawMessage(`{"x":"` + strings.Repeat("x", 1<<20) + `"}`)}, nil, "data", "must be at most"},
 			"year 0":         {Send{}, &queue.InsertOpts{ScheduledAt: time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)}, "ScheduledAt", "1 to 9999"},
 			"year 10000":     {Send{}, &queue.InsertOpts{ScheduledAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, "ScheduledAt", "1 to 9999"},
 			"long key":       {Send{}, &queue.InsertOpts{Key: strings.Repeat("x", 256)}, "Key", "bytes"},
 			"very long key":  {Send{}, &queue.InsertOpts{Key: strings.Repeat("x", 10<<20)}, "Key", "bytes"},
 			"key not UTF-8":  {Send{}, &queue.InsertOpts{Key: "a\xff"}, "Key", "UTF-8"},
 			"long unique":    {Send{}, &queue.InsertOpts{Unique: strings.Repeat("x", 256)}, "Unique", "bytes"},
-			"until":          {Send{}, &queue.InsertOpts{UniqueUntil: queue.UntilFinished}, "UniqueUntil", "without a Unique name"},
-			"no such until":  {Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: 3}, "UniqueUntil", "it is UntilForgotten"},
-			"negative until": {Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: -1}, "UniqueUntil", "it is UntilForgotten"},
-			"both":           {Send{}, &queue.InsertOpts{Key: "a", Unique: "a"}, "Unique", "not both"},
+			"until":          {Send{}, &queue.InsertOpts{UniqueUntil: queue.UntilFinished}, "UniqueUntil", "without Unique"},
+			"no such until":  {Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: 3}, "UniqueUntil", "must be UntilForgotten"},
+			"negative until": {Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: -1}, "UniqueUntil", "must be UntilForgotten"},
+			"both":           {Send{}, &queue.InsertOpts{Key: "a", Unique: "a"}, "Unique", "together with Key"},
 			"twice metadata": {messagestore.Envelope{Body: Send{}}, &queue.InsertOpts{Metadata: messagestore.Metadata{CausationStream: "a-1"}}, "Metadata", "has its own"},
 		} {
 			_, err := q.Insert(t.Context(), test.body, test.opts)
@@ -130,7 +130,7 @@ func TestHostileItemsAreRefused(t *testing.T) {
 			}
 		}
 		_, err := q.Write(Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: queue.UntilDelivered})
-		requireInvalid(t, "a write of its own", err, "UniqueUntil", "Insert and InsertTx alone")
+		requireInvalid(t, "a write of its own", err, "UniqueUntil", "only Insert and InsertTx")
 		many := func(n int, body messagestore.Body, opts *queue.InsertOpts) []queue.Entry {
 			all := make([]queue.Entry, n)
 			for i := range all {
@@ -142,10 +142,10 @@ func TestHostileItemsAreRefused(t *testing.T) {
 			items       []queue.Entry
 			field, rule string
 		}{
-			"none":     {nil, "items", "1 to 1000"},
-			"too many": {many(1001, Send{}, nil), "items", "1 to 1000"},
+			"none":     {nil, "items", "1 and 1000"},
+			"too many": {many(1001, Send{}, nil), "items", "1 and 1000"},
 			"17 MiB":   {many(18, big, nil), "batch", "bytes"},
-			"an id":    {many(2, Send{}, &queue.InsertOpts{ID: id}), "ID", "two items have it"},
+			"an id":    {many(2, Send{}, &queue.InsertOpts{ID: id}), "ID", "must not be on two items"},
 			"unique":   {many(1, Send{}, &queue.InsertOpts{Unique: "a"}), "Unique", "call Insert"},
 		} {
 			inserted, err := q.InsertMany(t.Context(), test.items...)
@@ -166,14 +166,14 @@ func TestHostileCallsAreRefused(t *testing.T) {
 			opts        queue.ReceiveOpts
 			field, rule string
 		}{
-			"n 0":           {0, queue.ReceiveOpts{}, "n", "1 to 1000"},
-			"n -1":          {-1, queue.ReceiveOpts{}, "n", "1 to 1000"},
-			"n 1001":        {1001, queue.ReceiveOpts{}, "n", "1 to 1000"},
-			"wait -1":       {1, queue.ReceiveOpts{Wait: -1}, "Wait", "0s to 15m0s"},
-			"long wait":     {1, queue.ReceiveOpts{Wait: 15*time.Minute + 1}, "Wait", "0s to 15m0s"},
-			"a nanosecond":  {1, queue.ReceiveOpts{VisibilityTimeout: 1}, "VisibilityTimeout", "10ms to 24h0m0s"},
-			"25 hours":      {1, queue.ReceiveOpts{VisibilityTimeout: 25 * time.Hour}, "VisibilityTimeout", "10ms to 24h0m0s"},
-			"a negative":    {1, queue.ReceiveOpts{VisibilityTimeout: -time.Hour}, "VisibilityTimeout", "10ms to 24h0m0s"},
+			"n 0":           {0, queue.ReceiveOpts{}, "n", "1 and 1000"},
+			"n -1":          {-1, queue.ReceiveOpts{}, "n", "1 and 1000"},
+			"n 1001":        {1001, queue.ReceiveOpts{}, "n", "1 and 1000"},
+			"wait -1":       {1, queue.ReceiveOpts{Wait: -1}, "Wait", "0s and 15m0s"},
+			"long wait":     {1, queue.ReceiveOpts{Wait: 15*time.Minute + 1}, "Wait", "0s and 15m0s"},
+			"a nanosecond":  {1, queue.ReceiveOpts{VisibilityTimeout: 1}, "VisibilityTimeout", "10ms and 24h0m0s"},
+			"25 hours":      {1, queue.ReceiveOpts{VisibilityTimeout: 25 * time.Hour}, "VisibilityTimeout", "10ms and 24h0m0s"},
+			"a negative":    {1, queue.ReceiveOpts{VisibilityTimeout: -time.Hour}, "VisibilityTimeout", "10ms and 24h0m0s"},
 			"three at once": {0, queue.ReceiveOpts{Wait: -1, VisibilityTimeout: 1}, "Wait", "0s"},
 		} {
 			_, err := q.Receive(ctx, test.n, &test.opts)
@@ -185,16 +185,16 @@ func TestHostileCallsAreRefused(t *testing.T) {
 			config      queue.WorkConfig
 			field, rule string
 		}{
-			"no workers":    {queue.WorkConfig{MaxWorkers: -1}, "MaxWorkers", "1 to 1000"},
-			"many workers":  {queue.WorkConfig{MaxWorkers: 1001}, "MaxWorkers", "1 to 1000"},
-			"prefetch":      {queue.WorkConfig{Prefetch: 1001}, "Prefetch", "MaxWorkers to 1000"},
-			"less prefetch": {queue.WorkConfig{Prefetch: 15}, "Prefetch", "MaxWorkers to 1000"},
-			"timeout":       {queue.WorkConfig{Timeout: 1}, "Timeout", "10ms to 24h0m0s"},
-			"grace":         {queue.WorkConfig{Grace: -1}, "Grace", "0s to 24h0m0s"},
-			"lease":         {queue.WorkConfig{Lease: time.Millisecond}, "Lease", "100ms to 24h0m0s"},
-			"poll":          {queue.WorkConfig{PollInterval: 2 * time.Hour}, "PollInterval", "10ms to 1h0m0s"},
-			"back-off":      {queue.WorkConfig{MinBackoff: -1}, "MinBackoff", "1ms to 720h0m0s"},
-			"max below min": {queue.WorkConfig{MinBackoff: time.Minute, MaxBackoff: time.Second}, "MaxBackoff", "1m0s to 720h0m0s"},
+			"no workers":    {queue.WorkConfig{MaxWorkers: -1}, "MaxWorkers", "1 and 1000"},
+			"many workers":  {queue.WorkConfig{MaxWorkers: 1001}, "MaxWorkers", "1 and 1000"},
+			"prefetch":      {queue.WorkConfig{Prefetch: 1001}, "Prefetch", "MaxWorkers and 1000"},
+			"less prefetch": {queue.WorkConfig{Prefetch: 15}, "Prefetch", "MaxWorkers and 1000"},
+			"timeout":       {queue.WorkConfig{Timeout: 1}, "Timeout", "10ms and 24h0m0s"},
+			"grace":         {queue.WorkConfig{Grace: -1}, "Grace", "0s and 24h0m0s"},
+			"lease":         {queue.WorkConfig{Lease: time.Millisecond}, "Lease", "100ms and 24h0m0s"},
+			"poll":          {queue.WorkConfig{PollInterval: 2 * time.Hour}, "PollInterval", "10ms and 1h0m0s"},
+			"back-off":      {queue.WorkConfig{MinBackoff: -1}, "MinBackoff", "1ms and 720h0m0s"},
+			"max below min": {queue.WorkConfig{MinBackoff: time.Minute, MaxBackoff: time.Second}, "MaxBackoff", "1m0s and 720h0m0s"},
 		} {
 			requireInvalid(t, what, q.Work(ctx, mux, &test.config), test.field, test.rule)
 		}

@@ -84,10 +84,10 @@ func (c *WorkConfig) complete() error {
 		checkDuration("MaxBackoff", c.MaxBackoff, c.MinBackoff, 30*day),
 	}
 	if c.MaxWorkers < 1 || c.MaxWorkers > queuing.MaxItems {
-		wrong = append(wrong, messagestore.NewInvalidError("MaxWorkers", c.MaxWorkers, fmt.Sprintf("it is 1 to %d", queuing.MaxItems)))
+		wrong = append(wrong, messagestore.NewInvalidError("MaxWorkers", c.MaxWorkers, fmt.Sprintf("must be between 1 and %d", queuing.MaxItems)))
 	}
 	if c.Prefetch != c.MaxWorkers && (c.Prefetch < c.MaxWorkers || c.Prefetch > queuing.MaxItems) {
-		wrong = append(wrong, messagestore.NewInvalidError("Prefetch", c.Prefetch, fmt.Sprintf("it is MaxWorkers to %d", queuing.MaxItems)))
+		wrong = append(wrong, messagestore.NewInvalidError("Prefetch", c.Prefetch, fmt.Sprintf("must be between MaxWorkers and %d", queuing.MaxItems)))
 	}
 	return errors.Join(wrong...)
 }
@@ -143,7 +143,7 @@ func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 	}
 	err := c.complete()
 	if v := reflect.ValueOf(h); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		err = errors.Join(err, messagestore.NewInvalidError("handler", nil, "it is nil"))
+		err = errors.Join(err, messagestore.NewInvalidError("handler", nil, "must not be nil"))
 	} else if v, ok := h.(interface{ Validate() error }); ok {
 		err = errors.Join(err, v.Validate())
 	}

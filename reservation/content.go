@@ -101,7 +101,7 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 	}
 	if narrowed && c.Empty() {
 		return [sha256.Size]byte{}, messagestore.NewInvalidError("reservation content of "+messageType, c.Canonical,
-			"nothing is in it: any two of the type with one key would be duplicates")
+			"must not be empty: any two of the type with one key would be duplicates")
 	}
 	return sha256.Sum256(append(append([]byte(messageType), 0), c.Canonical...)), nil
 }

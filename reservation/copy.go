@@ -62,7 +62,7 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 // nil.
 func missing(name string, r *Reserver, noKey bool, function string, noFunction bool) error {
 	var wrong []error
-	add := func(field string) { wrong = append(wrong, messagestore.NewInvalidError(field, nil, "it is nil")) }
+	add := func(field string) { wrong = append(wrong, messagestore.NewInvalidError(field, nil, "must not be nil")) }
 	if r == nil {
 		add(name + "'s reserver")
 	} else if err := r.made(); err != nil {

@@ -94,7 +94,7 @@ func TestAnEmptyKeyStopsAndLosesNothing(t *testing.T) {
 
 	require.ErrorIs(t, err, reservation.ErrInvalidKey)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorContains(t, err, `handle Deposit account:command-123@0: reserve for Deposit account:command-123@0: invalid idempotence key "": it is empty`)
+	require.ErrorContains(t, err, `handle Deposit account:command-123@0: reserve for Deposit account:command-123@0: invalid idempotence key "": must not be empty`)
 	require.ErrorIs(t, catchUp(t, store, mux, nil), reservation.ErrInvalidKey, "it is not retried")
 	require.Empty(t, handled)
 }
@@ -220,20 +220,20 @@ func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
 	next := counting[Deposit](new([]string))
 	start := func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) { return "", nil }
 	for want, f := range map[string]handler.Handler[Deposit]{
-		"Copy's reserver: it is nil":                                reservation.Copy(nil, Deposit.Key, next),
-		"Copy's key: it is nil":                                     reservation.Copy(r, nil, next),
-		"Copy's function: it is nil":                                reservation.Copy(r, Deposit.Key, nil),
-		"Copy's reserver: it is nil\ninvalid Copy's key: it is nil": reservation.Copy(nil, nil, next),
-		"Initiate's reserver: it is nil":                            reservation.Initiate(nil, start),
-		"Initiate's function: it is nil":                            reservation.Initiate[Deposit](r, nil),
-		"Inline's reserver: it is nil":                              reservation.Inline(nil, Deposit.Key, noWrites),
-		"Inline's key: it is nil":                                   reservation.Inline(r, nil, noWrites),
-		"Inline's function: it is nil":                              reservation.Inline(r, Deposit.Key, nil),
+		"Copy's reserver: must not be nil":                                      reservation.Copy(nil, Deposit.Key, next),
+		"Copy's key: must not be nil":                                           reservation.Copy(r, nil, next),
+		"Copy's function: must not be nil":                                      reservation.Copy(r, Deposit.Key, nil),
+		"Copy's reserver: must not be nil\ninvalid Copy's key: must not be nil": reservation.Copy(nil, nil, next),
+		"Initiate's reserver: must not be nil":                                  reservation.Initiate(nil, start),
+		"Initiate's function: must not be nil":                                  reservation.Initiate[Deposit](r, nil),
+		"Inline's reserver: must not be nil":                                    reservation.Inline(nil, Deposit.Key, noWrites),
+		"Inline's key: must not be nil":                                         reservation.Inline(r, nil, noWrites),
+		"Inline's function: must not be nil":                                    reservation.Inline(r, Deposit.Key, nil),
 	} {
 		mux := handler.New()
 		handler.Register(mux, f)
 		require.EqualError(t, mux.Validate(), `invalid registration "Deposit": invalid `+want)
-		require.ErrorContains(t, f.Handle(t.Context(), handler.Message[Deposit]{}), "it is nil")
+		require.ErrorContains(t, f.Handle(t.Context(), handler.Message[Deposit]{}), "must not be nil")
 	}
 }
 

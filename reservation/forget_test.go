@@ -163,7 +163,7 @@ func TestAKeyIsForgottenAfterItsLifeAndNotBefore(t *testing.T) {
 		require.Equal(t, []string{"AAA", "BBB", "deleted", "last"}, k.effects)
 		_, err = k.admin.Forget(t.Context(), reservedAt, keyLife-time.Second, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		require.ErrorContains(t, err, "the keys live 1h0m0s, so it is at least that")
+		require.ErrorContains(t, err, "must be at least 1h0m0s, the life of the keys")
 		require.True(t, k.isTaken(t, command, "AAA"))
 
 		k.age(t, 10*time.Minute)
@@ -298,11 +298,11 @@ func TestOnlyTheLifeThatWasDeclaredFirstCounts(t *testing.T) {
 		k.age(t, 1000*time.Hour)
 		_, err := k.admin.Forget(t.Context(), "account:command+reservation+ever", 999*time.Hour, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		require.ErrorContains(t, err, "no KeyLife was declared in it before its first key, so its keys stay for ever")
+		require.ErrorContains(t, err, "have had a KeyLife declared before its first key")
 		_, err = k.WriteInitial(t.Context(), removal.KeyLifeStream("account:command+reservation+ever"), removal.KeyLifeDeclared{Seconds: 60})
 		require.NoError(t, err)
 		_, err = k.admin.Forget(t.Context(), "account:command+reservation+ever", 999*time.Hour, nil)
-		require.ErrorContains(t, err, "its keys stay for ever", "by the hand of a third")
+		require.ErrorContains(t, err, "stay for ever", "by the hand of a third")
 		refused(reserve("ever", time.Minute, "BBB"), "account:command+reservation+ever had a key before a life of keys was declared")
 
 		require.NoError(t, reserve("hour", time.Hour, "AAA"))
@@ -397,7 +397,7 @@ func TestALifeThatCameAfterAKeyIsRefusedByAll(t *testing.T) {
 			}
 			k.age(t, 10*keyLife)
 			_, err := k.admin.Forget(t.Context(), commands.WithType("reservation").WithType(step), keyLife, nil)
-			require.ErrorContains(t, err, "no KeyLife was declared in it before its first key", step)
+			require.ErrorContains(t, err, "have had a KeyLife declared before its first key", step)
 		}
 	})
 }

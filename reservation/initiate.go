@@ -49,7 +49,7 @@ func answerTo[T messagestore.Body](ctx context.Context, m handler.Message[T], st
 		return claim{}, err
 	}
 	if stream.Category() == m.Stream.Category() {
-		return claim{}, messagestore.NewInvalidError("started stream", string(stream), "it is in the category that is consumed: the consumer would take its messages for commands")
+		return claim{}, messagestore.NewInvalidError("started stream", string(stream), "must not be in the category that is consumed: the consumer would take its messages for commands")
 	}
 	sum, err := digestOf(m)(m.Message)
 	if err != nil {

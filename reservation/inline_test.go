@@ -269,7 +269,7 @@ func TestNothingIsLostOrDoneTwiceWhenTheHandlerChanges(t *testing.T) {
 
 		err := catchUp(t, store, inlining(t, store, nil, depositing(store)), nil)
 
-		require.ErrorContains(t, err, "only the function of Copy takes it", "the copy is not lost: its consumer stops")
+		require.ErrorContains(t, err, "only the function of Copy takes", "the copy is not lost: its consumer stops")
 		require.NoError(t, catchUp(t, store, copying(store), nil))
 		require.Len(t, all(t, store, "account-123"), 1)
 	})

@@ -28,7 +28,7 @@ func JoinKey(parts ...string) (string, error) {
 		escaped[i] = slash.Replace(part)
 	}
 	if len(parts) == 0 {
-		return "", invalidKey("", "it has no parts")
+		return "", invalidKey("", "must have at least one part")
 	}
 	return strings.Join(escaped, "/"), nil
 }

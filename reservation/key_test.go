@@ -62,13 +62,13 @@ func TestAKeyThatWouldStandForAllIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newReserver(t, newStore(), nil)
 	for key, rule := range map[string]string{
-		"":              "it is empty: every command without a key would be a duplicate of the first",
-		" ":             "there is nothing to see in it: every command with such a key would be a duplicate of the first",
-		"\t\r\n\u00a0":  "there is nothing to see in it: every command with such a key would be a duplicate of the first",
-		"\x00":          "there is nothing to see in it: every command with such a key would be a duplicate of the first",
-		"\u200b\ufeff":  "there is nothing to see in it: every command with such a key would be a duplicate of the first",
-		"\xff":          "not valid UTF-8",
-		"a\xed\xa0\x80": "not valid UTF-8",
+		"":              "must not be empty: every command without a key would be a duplicate of the first",
+		" ":             "must contain a visible character: every command with such a key would be a duplicate of the first",
+		"\t\r\n\u00a0":  "must contain a visible character: every command with such a key would be a duplicate of the first",
+		"\x00":          "must contain a visible character: every command with such a key would be a duplicate of the first",
+		"\u200b\ufeff":  "must contain a visible character: every command with such a key would be a duplicate of the first",
+		"\xff":          "must be valid UTF-8",
+		"a\xed\xa0\x80": "must be valid UTF-8",
 	} {
 		_, err := r.Stream(command, key)
 		require.ErrorIs(t, err, reservation.ErrInvalidKey)
@@ -160,7 +160,7 @@ func TestAKeyOfPartsRefusesAnEmptyOne(t *testing.T) {
 		require.ErrorIs(t, err, reservation.ErrInvalidKey, parts)
 	}
 	_, err := reservation.JoinKey("ann", "")
-	require.EqualError(t, err, `invalid idempotence key "": part 2 of 2: it is empty`)
+	require.EqualError(t, err, `invalid idempotence key "": part 2 of 2: must not be empty`)
 }
 
 func TestKeysOfOtherPartsAreOtherKeys(t *testing.T) {

@@ -143,14 +143,14 @@ func TestANameIsInTheReservation(t *testing.T) {
 
 func TestANameThatIsNoPartOfAStreamsNameIsRefused(t *testing.T) {
 	t.Parallel()
-	const divides = "it holds a dash, plus sign or colon, which divide the parts of stream names"
+	const divides = "must not contain a dash, plus sign or colon, which divide the parts of stream names"
 	for name, rule := range map[string]string{
-		"":                       "it is empty: two consumers of one category could not tell their reservations apart",
+		"":                       "must not be empty: two consumers of one category could not tell their reservations apart",
 		"a+b":                    divides,
 		"a-b":                    divides,
 		"a:b":                    divides,
 		"+":                      divides,
-		"a b":                    "it holds white space",
+		"a b":                    "must not contain white space",
 		" ":                      "",
 		"a\n":                    "",
 		"\xff":                   "",

@@ -144,7 +144,7 @@ func TestReserveRefusesACopy(t *testing.T) {
 	_, err = r.Reserve(t.Context(), made, "BBB")
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorContains(t, err, `invalid command "account:command+reservation+accounts-123+AAA": it is a reservation of reserver "accounts", and no command: only the function of Copy takes it`)
+	require.ErrorContains(t, err, `invalid command "account:command+reservation+accounts-123+AAA": must be a command, and is a reservation of reserver "accounts", which only the function of Copy takes`)
 	require.Len(t, streams(t, store, made.Stream.Category()), 1)
 }
 

@@ -125,7 +125,7 @@ func New(store Store, name string, config *Config) (*Reserver, error) {
 // made returns an error for the zero Reserver.
 func (r *Reserver) made() error {
 	if r.store == nil {
-		return messagestore.NewInvalidError("reserver", nil, "it is the zero Reserver, not one of New")
+		return messagestore.NewInvalidError("reserver", nil, "must be made by New, and is the zero Reserver")
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (r *Reserver) made() error {
 func (r *Reserver) validate() error {
 	var wrong []error
 	if isNil(r.store) {
-		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it is nil"))
+		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "must not be nil"))
 	} else {
 		wrong = append(wrong, removal.ValidateKeyLife(r.config.KeyLife, r.store.Forgets()))
 	}
@@ -152,14 +152,14 @@ func (r *Reserver) validate() error {
 // identifier, and must not change the parts on either side.
 func nameRule(name string) string {
 	if name == "" {
-		return "it is empty: two consumers of one category could not tell their reservations apart"
+		return "must not be empty: two consumers of one category could not tell their reservations apart"
 	}
 	if strings.ContainsAny(name, "+-:") {
-		return "it holds a dash, plus sign or colon, which divide the parts of stream names"
+		return "must not contain a dash, plus sign or colon, which divide the parts of stream names"
 	}
 	if err := messagestore.Category(name).Validate(); err != nil {
 		if invalid, ok := errors.AsType[*messagestore.InvalidError](err); ok {
-			return strings.Replace(invalid.Rule, "the category holds", "it holds", 1)
+			return strings.Replace(invalid.Rule, "the category must not contain", "must not contain", 1)
 		}
 		return err.Error()
 	}
@@ -202,7 +202,7 @@ func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagest
 		return "", err
 	}
 	if r.has(source.Category()) {
-		return "", &hopelessError{messagestore.NewInvalidError("command", string(source), fmt.Sprintf("it is a reservation of reserver %q, and no command: only the function of Copy takes it", r.name))}
+		return "", &hopelessError{messagestore.NewInvalidError("command", string(source), fmt.Sprintf("must be a command, and is a reservation of reserver %q, which only the function of Copy takes", r.name))}
 	}
 	part, err := encodeKey(key, text.MaxNameBytes-len(r.join(source, "")))
 	if err != nil {
@@ -261,7 +261,7 @@ func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 		return err
 	}
 	if m == nil {
-		return messagestore.NewInvalidError("message", nil, "it is nil")
+		return messagestore.NewInvalidError("message", nil, "must not be nil")
 	}
 	name := calling.CallerOf(ctx).Consumer
 	if name == "" {

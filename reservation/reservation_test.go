@@ -245,10 +245,10 @@ func TestNewTellsAllMistakes(t *testing.T) {
 		config *reservation.Config
 		want   string
 	}{
-		"no store":    {nil, nil, "invalid store: it is nil"},
-		"a nil store": {(*messagestore.Store)(nil), nil, "invalid store: it is nil"},
-		"a consumer":  {store, &reservation.Config{Consumers: []string{"b-1"}}, `invalid consumers "b-1": it holds a dash, plus sign or colon, which divide the parts of stream names`},
-		"all of them": {nil, &reservation.Config{Consumers: []string{"b-1"}}, "invalid store: it is nil\n" + `invalid consumers "b-1": it holds a dash, plus sign or colon, which divide the parts of stream names`},
+		"no store":    {nil, nil, "invalid store: must not be nil"},
+		"a nil store": {(*messagestore.Store)(nil), nil, "invalid store: must not be nil"},
+		"a consumer":  {store, &reservation.Config{Consumers: []string{"b-1"}}, `invalid consumers "b-1": must not contain a dash, plus sign or colon, which divide the parts of stream names`},
+		"all of them": {nil, &reservation.Config{Consumers: []string{"b-1"}}, "invalid store: must not be nil\n" + `invalid consumers "b-1": must not contain a dash, plus sign or colon, which divide the parts of stream names`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -271,7 +271,7 @@ func TestTheZeroReserverIsRefused(t *testing.T) {
 	handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
 	for _, err := range []error{atReserve, atLookup, mux.Validate()} {
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		require.ErrorContains(t, err, "invalid reserver: it is the zero Reserver, not one of New")
+		require.ErrorContains(t, err, "invalid reserver: must be made by New, and is the zero Reserver")
 	}
 }
 

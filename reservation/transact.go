@@ -33,9 +33,9 @@ func Transact[Tx any, T messagestore.Body](
 	err := missing("Transact", r, key == nil, "function", f == nil)
 	switch {
 	case txs == nil || txs.Store == nil:
-		err = errors.Join(messagestore.NewInvalidError("Transact's store", nil, "it is nil"), err)
+		err = errors.Join(messagestore.NewInvalidError("Transact's store", nil, "must not be nil"), err)
 	case r != nil && r.store != nil && r.store != Store(txs.Store) && r.store != Store(txs):
-		err = errors.Join(err, messagestore.NewInvalidError("Transact's reserver", nil, "it is over another store than the transactions"))
+		err = errors.Join(err, messagestore.NewInvalidError("Transact's reserver", nil, "must be over the same store as the transactions"))
 	}
 	return handler.NewHandler(func(ctx context.Context, m handler.Message[T]) error {
 		c, todo, err := claimOf(ctx, r, m, key)

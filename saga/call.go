@@ -122,7 +122,7 @@ func (c *core) start(id string, in any) (startedEvent, error) {
 func checkID(id string) error {
 	rule := keys.Rule(id)
 	if rule == "" && strings.ContainsFunc(id, unicode.IsControl) {
-		rule = "it holds a control character"
+		rule = "must not contain a control character"
 	}
 	if rule != "" {
 		return invalid("saga id", id, rule)

@@ -664,7 +664,7 @@ func TestATransactionOfAnotherStoreIsRefused(t *testing.T) {
 	seats := th.seats()
 	_, err := saga.New(other.txs.Store, "booking", seats.Do, saga.Steps{seats}, nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorContains(t, err, `step "seats": its transactions are of another store`)
+	require.ErrorContains(t, err, `step "seats": must have transactions of the saga's store`)
 	_, err = saga.New(th.txs.Store, "booking", seats.Do, saga.Steps{seats}, nil)
 	require.NoError(t, err)
 }

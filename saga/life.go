@@ -330,7 +330,7 @@ func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite,
 		case writes[i].Expected == messagestore.AnyVersion && w.Expected == messagestore.AnyVersion:
 			writes[i].Bodies = slices.Concat(writes[i].Bodies, w.Bodies)
 		default:
-			return nil, suspend(whyInvalid, "", invalid("command", string(w.Stream), "two commands of one write are to one stream, at expected versions"))
+			return nil, suspend(whyInvalid, "", invalid("command", string(w.Stream), "must not be one of two to one stream in one write, at expected versions"))
 		}
 	}
 	return writes, nil

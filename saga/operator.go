@@ -50,10 +50,10 @@ func NewOperator(store *messagestore.Store, category messagestore.Category, by s
 func newOperator(store store, category messagestore.Category, by string) (*Operator, error) {
 	wrong := []error{category.Validate(), checkText("operator", by)}
 	if v := reflect.ValueOf(store); store == nil || v.Kind() == reflect.Pointer && v.IsNil() {
-		wrong = append(wrong, invalid("store", nil, "it is nil"))
+		wrong = append(wrong, invalid("store", nil, "must not be nil"))
 	}
 	if wrong[0] == nil && !slices.Contains(category.Types(), "saga") {
-		wrong = append(wrong, invalid("category", string(category), fmt.Sprintf("it is not one of sagas, like %s", category.WithType("saga"))))
+		wrong = append(wrong, invalid("category", string(category), fmt.Sprintf("must be a category of sagas, like %s", category.WithType("saga"))))
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return nil, fmt.Errorf("operator of sagas: %w", err)
@@ -67,9 +67,9 @@ func checkText(field, text string) error {
 	switch {
 	case rule != "":
 	case len(text) > maxText:
-		rule = fmt.Sprintf("it has at most %d bytes", maxText)
+		rule = fmt.Sprintf("must be at most %d bytes", maxText)
 	case strings.ContainsFunc(text, unicode.IsControl):
-		rule = "it holds a control character"
+		rule = "must not contain a control character"
 	}
 	if rule != "" {
 		return invalid(field, text, rule)
@@ -138,7 +138,7 @@ func (c *core) list(ctx context.Context, states []State) iter.Seq2[*life, error]
 	for _, state := range states {
 		switch {
 		case !slices.Contains(allStates, state):
-			return fail(invalid("state", string(state), fmt.Sprintf("it is one of %v", allStates)))
+			return fail(invalid("state", string(state), fmt.Sprintf("must be one of %v", allStates)))
 		case slices.Contains(unended, state):
 			open = append(open, state)
 		default:

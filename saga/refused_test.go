@@ -31,16 +31,16 @@ func TestADefinitionThatIsNoneIsRefused(t *testing.T) {
 	}{
 		"no name":                        {"", nil, nil, "category"},
 		"a name with a dash":             {"a-b", nil, nil, "category"},
-		"a step named twice":             {"booking", saga.Steps{good, w.step("flight", nil)}, nil, "two steps have this name"},
-		"a step of no name":              {"booking", step("", nil), nil, "its name is empty"},
+		"a step named twice":             {"booking", saga.Steps{good, w.step("flight", nil)}, nil, "must have a name of its own: two steps have this one"},
+		"a step of no name":              {"booking", step("", nil), nil, "the name must not be empty"},
 		"a plus sign":                    {"booking", step("a+b", nil), nil, "plus"},
 		"a control":                      {"booking", step("a\nb", nil), nil, "hidden"},
 		"a blank":                        {"booking", step(" ", nil), nil, "space"},
 		"not UTF-8":                      {"booking", step("a\xff", nil), nil, "step"},
 		"a long name":                    {"booking", step(strings.Repeat("x", 101), nil), nil, "100 bytes"},
-		"a nil step":                     {"booking", saga.Steps{nil}, nil, "it is nil"},
-		"a step without do":              {"booking", saga.Steps{saga.NewStep[trip, ticket]("flight", nil, undo, nil)}, nil, "its function is nil"},
-		"no transactions":                {"booking", saga.Steps{saga.NewTxStep("seats", nil, func(context.Context, int, trip) (ticket, error) { return ticket{}, nil }, nil, nil)}, nil, "its store is nil"},
+		"a nil step":                     {"booking", saga.Steps{nil}, nil, "must not be nil"},
+		"a step without do":              {"booking", saga.Steps{saga.NewStep[trip, ticket]("flight", nil, undo, nil)}, nil, "the function must not be nil"},
+		"no transactions":                {"booking", saga.Steps{saga.NewTxStep("seats", nil, func(context.Context, int, trip) (ticket, error) { return ticket{}, nil }, nil, nil)}, nil, "the store must not be nil"},
 		"a timeout of 2 min":             {"booking", step("flight", &saga.StepConfig{Timeout: 2 * time.Minute}), nil, "Timeout"},
 		"a negative timeout":             {"booking", step("flight", &saga.StepConfig{Timeout: -1}), nil, "Timeout"},
 		"-1 attempts":                    {"booking", step("flight", &saga.StepConfig{Retry: saga.Retry{MaxAttempts: -1}}), nil, "Retry.MaxAttempts"},
@@ -65,7 +65,7 @@ func TestADefinitionThatIsNoneIsRefused(t *testing.T) {
 	})
 	for _, field := range []string{
 		"store", "category", "function", "Version", "Deadline", "Concurrency", "PollInterval", "Lease",
-		"step 0: it is nil", `step "": its name`, `step "": its function`,
+		"step 0: must not be nil", `step "": the name`, `step "": the function`,
 	} {
 		require.Equal(t, 1, strings.Count(err.Error(), "invalid "+field), "%s: %v", field, err)
 	}
@@ -107,10 +107,10 @@ func TestACallThatIsNoneIsRefusedBeforeItIsSent(t *testing.T) {
 	channels := newSaga(t, store, func(*saga.Run, chan int) (int, error) { return 0, nil }, nil, nil)
 	_, err := channels.Begin(ctx, "7", nil) // null is JSON
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorContains(t, err, "it does not encode: json: unsupported type: chan int")
+	require.ErrorContains(t, err, "must encode as JSON: json: unsupported type: chan int")
 	require.NotContains(t, err.Error(), "\n")
 	_, err = store.WriteStreams(ctx, s.Reply("7", "car", ticket{}))
-	require.ErrorContains(t, err, `invalid reply "saga_test.ticket": the reply to car is of the type saga_test.rented`)
+	require.ErrorContains(t, err, `invalid reply "saga_test.ticket": must be of the type that replies to car have, saga_test.rented`)
 
 	for name, err := range map[string]error{
 		"a reply to no saga": func() error { _, err := store.WriteStreams(ctx, s.Reply("7", "car", rented{})); return err }(),

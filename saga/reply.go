@@ -42,7 +42,7 @@ type asking interface{ check(output any) error }
 func (c *core) ask(step string) (asking, error) {
 	ask, is := c.stepOf(step).(asking)
 	if !is {
-		return nil, invalid("step", step, "the saga has no Ask of this name")
+		return nil, invalid("step", step, "must be an Ask of the saga")
 	}
 	return ask, nil
 }
@@ -86,9 +86,9 @@ func Answer[T messagestore.Body, Out any](
 	var wrong error
 	switch {
 	case c == nil:
-		wrong = invalid("Answer's saga", nil, "it is nil")
+		wrong = invalid("Answer's saga", nil, "must not be nil")
 	case f == nil:
-		wrong = invalid("Answer's function", nil, "it is nil")
+		wrong = invalid("Answer's function", nil, "must not be nil")
 	default:
 		var zero Out
 		_, wrong = c.reply(step, zero)

@@ -42,7 +42,7 @@ func (r *Run) enter() error {
 		return fmt.Errorf("%w: its function was abandoned", errStopped)
 	case r.busy:
 		r.nested = true
-		return invalid("step", nil, "it was called in a step")
+		return invalid("step", nil, "must not be called in another step")
 	}
 	r.busy = true
 	return nil
@@ -108,7 +108,7 @@ func reach[Out any](r *Run, of *definition, in any) *Future[Out] {
 	case of.base != nil && of.invalid != nil:
 		f.one.refused = of.invalid
 	case defined == nil || defined.definition() != of.root():
-		f.one.refused = invalid("step", of.name, "it is not among the saga's steps")
+		f.one.refused = invalid("step", of.name, "must be one of the saga's steps")
 	default:
 		f.one.input, f.one.refused = encode("input of "+of.name, in)
 	}
@@ -120,7 +120,7 @@ func reach[Out any](r *Run, of *definition, in any) *Future[Out] {
 // same kind or not at all.
 func (r *Run) name(name, kind string) error {
 	if r.reached[name] {
-		return invalid("step", name, "it is in one run twice")
+		return invalid("step", name, "must not be called twice in one run")
 	}
 	r.reached[name] = true
 	if before := r.life.kindOf(name); before != "" && before != kind {
@@ -140,7 +140,7 @@ func (r *Run) Join() error {
 // joined does the open step only, or all open steps if that is nil.
 func (r *Run) joined(only *one) error {
 	if r == nil {
-		return invalid("run", nil, "it is nil")
+		return invalid("run", nil, "must not be nil")
 	}
 	if err := r.enter(); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (r *Run) join(all []*one) error {
 			return err
 		}
 		if r.isNested() {
-			return suspend(whyInvalid, "", invalid("step", nil, "one was called in a step"))
+			return suspend(whyInvalid, "", invalid("step", nil, "must not be called in another step"))
 		}
 		if waits, err = r.settle(all); err != nil {
 			return err
@@ -584,7 +584,7 @@ func (r *Run) sleep(name string, d time.Duration) error {
 	case define(name, "", false).invalid != nil:
 		return suspend(whyInvalid, name, define(name, "", false).invalid)
 	case d < time.Millisecond || d > maxWait:
-		return suspend(whyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
+		return suspend(whyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("must be between 1ms and %v", maxWait)))
 	case known:
 		over, err := l.over(r.ctx, until)
 		if err != nil || over {
@@ -746,7 +746,7 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 		return suspend(whyDiverged, name, fmt.Errorf("%s began, and the function returns without it", name))
 	}
 	for _, c := range r.open {
-		return suspend(whyInvalid, c.of.name, cmp.Or(c.refused, invalid("step", c.of.name, "Go was called, and not Join")))
+		return suspend(whyInvalid, c.of.name, cmp.Or(c.refused, invalid("step", c.of.name, "must be joined: Go was called without Join")))
 	}
 	found := calling.DispositionOf(err)
 	unfit, isUnfit := errors.AsType[*SignalError](err)

@@ -130,15 +130,15 @@ func newSaga[In, Out any](store store, name string, f func(r *Run, in In) (Out, 
 	c.defaults()
 	driver, wrong := c.check()
 	if f == nil {
-		wrong = append(wrong, invalid("function", nil, "it is nil"))
+		wrong = append(wrong, invalid("function", nil, "must not be nil"))
 	}
 	c.functions[c.config.Version] = erase(f)
 	for version, g := range c.config.Earlier {
 		switch earlier, is := g.(func(r *Run, in In) (Out, error)); {
 		case version < 1 || version >= c.config.Version:
-			wrong = append(wrong, invalid("Earlier", version, "its versions are from 1 and below Version"))
+			wrong = append(wrong, invalid("Earlier", version, "must have versions from 1 on and below Version"))
 		case !is || earlier == nil:
-			wrong = append(wrong, invalid("Earlier", fmt.Sprintf("%d: %T", version, g), fmt.Sprintf("its functions are of the type %T", f)))
+			wrong = append(wrong, invalid("Earlier", fmt.Sprintf("%d: %T", version, g), fmt.Sprintf("must have functions of the type %T", f)))
 		default:
 			c.functions[version] = erase(earlier)
 		}
@@ -191,7 +191,7 @@ func (c *core) defaults() {
 func (c *core) check() (driver messagestore.Driver, wrong []error) {
 	f := &c.config
 	if v := reflect.ValueOf(c.store); c.store == nil || v.Kind() == reflect.Pointer && v.IsNil() {
-		wrong = append(wrong, invalid("store", nil, "it is nil"))
+		wrong = append(wrong, invalid("store", nil, "must not be nil"))
 	} else if used, err := c.store.Driver(); err != nil {
 		wrong = append(wrong, err)
 	} else {
@@ -201,19 +201,19 @@ func (c *core) check() (driver messagestore.Driver, wrong []error) {
 		wrong = append(wrong, err)
 	}
 	if f.Version < 1 {
-		wrong = append(wrong, invalid("Version", f.Version, "it is at least 1"))
+		wrong = append(wrong, invalid("Version", f.Version, "must be at least 1"))
 	}
 	if f.Deadline != 0 && (f.Deadline < time.Millisecond || f.Deadline > maxWait) {
-		wrong = append(wrong, invalid("Deadline", f.Deadline.String(), fmt.Sprintf("it is from 1ms to %v, or 0 for none", maxWait)))
+		wrong = append(wrong, invalid("Deadline", f.Deadline.String(), fmt.Sprintf("must be between 1ms and %v, or 0 for none", maxWait)))
 	}
 	if f.Concurrency < 1 || f.Concurrency > queuing.MaxItems {
-		wrong = append(wrong, invalid("Concurrency", f.Concurrency, fmt.Sprintf("it is from 1 to %d", queuing.MaxItems)))
+		wrong = append(wrong, invalid("Concurrency", f.Concurrency, fmt.Sprintf("must be between 1 and %d", queuing.MaxItems)))
 	}
 	if f.PollInterval < time.Millisecond || f.PollInterval > time.Second {
-		wrong = append(wrong, invalid("PollInterval", f.PollInterval.String(), "it is from 1ms to 1s"))
+		wrong = append(wrong, invalid("PollInterval", f.PollInterval.String(), "must be between 1ms and 1s"))
 	}
 	if f.Lease < time.Second || f.Lease > time.Hour {
-		wrong = append(wrong, invalid("Lease", f.Lease.String(), "it is from 1s to 1h"))
+		wrong = append(wrong, invalid("Lease", f.Lease.String(), "must be between 1s and 1h"))
 	}
 	return driver, wrong
 }
@@ -222,7 +222,7 @@ func (c *core) check() (driver messagestore.Driver, wrong []error) {
 func (c *core) define(steps Steps, driver messagestore.Driver) (wrong []error) {
 	for i, s := range steps {
 		if v := reflect.ValueOf(s); s == nil || v.IsNil() {
-			wrong = append(wrong, invalid("step", i, "it is nil"))
+			wrong = append(wrong, invalid("step", i, "must not be nil"))
 			continue
 		}
 		of := s.definition()
@@ -230,10 +230,10 @@ func (c *core) define(steps Steps, driver messagestore.Driver) (wrong []error) {
 			wrong = append(wrong, of.invalid)
 		}
 		if c.defined[of.name] != nil {
-			wrong = append(wrong, invalid("step", of.name, "two steps have this name"))
+			wrong = append(wrong, invalid("step", of.name, "must have a name of its own: two steps have this one"))
 		}
 		if driver != nil && !s.isOf(driver) {
-			wrong = append(wrong, invalid("step", of.name, "its transactions are of another store than the saga's"))
+			wrong = append(wrong, invalid("step", of.name, "must have transactions of the saga's store"))
 		}
 		c.defined[of.name] = s
 	}

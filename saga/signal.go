@@ -89,7 +89,7 @@ func (r *Run) receive(name string, timeout time.Duration) (numbered string, valu
 	case err != nil:
 		return "", nil, suspend(whyInvalid, name, err)
 	case timeout < time.Millisecond || timeout > maxWait:
-		return "", nil, suspend(whyInvalid, name, invalid("timeout", timeout.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
+		return "", nil, suspend(whyInvalid, name, invalid("timeout", timeout.String(), fmt.Sprintf("must be between 1ms and %v", maxWait)))
 	}
 	if received, known := l.received[numbered]; known {
 		value, err = l.signalOf(name, received)

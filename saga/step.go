@@ -115,7 +115,7 @@ func (d *definition) keyed(key string) definition {
 	if rule := keys.Rule(key); rule != "" {
 		with.invalid = invalid("key of "+with.base.name, key, rule)
 	} else if len(with.name) > maxStepName {
-		with.invalid = invalid("key of "+with.base.name, key, fmt.Sprintf("step and key have at most %d bytes", maxStepName))
+		with.invalid = invalid("key of "+with.base.name, key, fmt.Sprintf("the step and the key must be at most %d bytes together", maxStepName))
 	}
 	return with
 }
@@ -150,14 +150,14 @@ func define(name, kind string, noDo bool) definition {
 	d := definition{name: name, kind: kind}
 	switch {
 	case name == "":
-		d.invalid = invalid("step", name, "its name is empty")
+		d.invalid = invalid("step", name, "the name must not be empty")
 	case len(name) > 100:
-		d.invalid = invalid("step", name, "its name has at most 100 bytes")
+		d.invalid = invalid("step", name, "the name must be at most 100 bytes")
 	case text.EscapeID(name) != name || messagestore.Category("step").Stream(name).Validate() != nil:
-		d.invalid = invalid("step", name, "its name has no plus or percent sign, no space at its ends and no hidden character")
+		d.invalid = invalid("step", name, "the name must not contain a plus sign, a percent sign or a hidden character, and must not begin or end with a space")
 	}
 	if noDo {
-		d.invalid = errors.Join(d.invalid, invalid("step", name, "its function is nil"))
+		d.invalid = errors.Join(d.invalid, invalid("step", name, "the function must not be nil"))
 	}
 	return d
 }
@@ -186,18 +186,18 @@ func (d *definition) checkRetry(field string, r *Retry) {
 	r.MaxBackoff = cmp.Or(r.MaxBackoff, max(5*time.Minute, r.MinBackoff))
 	r.MinBackoff = cmp.Or(r.MinBackoff, min(time.Second, r.MaxBackoff))
 	if r.MaxAttempts < 0 || r.MaxAttempts > 1000 {
-		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field+".MaxAttempts", r.MaxAttempts, "it is from 1 to 1000"))
+		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field+".MaxAttempts", r.MaxAttempts, "must be between 1 and 1000"))
 	}
 	d.bounds(field+".MinBackoff", r.MinBackoff, 24*time.Hour)
 	d.bounds(field+".MaxBackoff", r.MaxBackoff, 24*time.Hour)
 	if r.MaxBackoff < r.MinBackoff {
-		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field+".MaxBackoff", r.MaxBackoff.String(), "it is at least MinBackoff"))
+		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field+".MaxBackoff", r.MaxBackoff.String(), "must be at least MinBackoff"))
 	}
 }
 
 func (d *definition) bounds(field string, value, most time.Duration) {
 	if value < time.Millisecond || value > most {
-		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field, value.String(), fmt.Sprintf("it is from 1ms to %v", most)))
+		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field, value.String(), fmt.Sprintf("must be between 1ms and %v", most)))
 	}
 }
 
@@ -313,7 +313,7 @@ func NewTxStep[Tx, In, Out any](
 	s := &TxStep[Tx, In, Out]{define(name, kindTx, do == nil), txs, do, undo}
 	s.of.configure(config)
 	if txs == nil {
-		s.of.invalid = errors.Join(s.of.invalid, invalid("step", name, "its store is nil"))
+		s.of.invalid = errors.Join(s.of.invalid, invalid("step", name, "the store must not be nil"))
 	}
 	return s
 }
@@ -506,12 +506,12 @@ func (a *adding) end() {
 func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
 	a := stepOf(ctx).adding
 	if a == nil {
-		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is not that of a function of a TxStep"))
+		return fmt.Errorf("saga: write: %w", invalid("context", nil, "must be the context of a function of a TxStep"))
 	}
 	for _, w := range writes {
 		err := w.Stream.Validate()
 		if err == nil && w.Stream == a.own {
-			err = invalid("stream", string(w.Stream), "it is the saga's own, which the step writes by itself")
+			err = invalid("stream", string(w.Stream), "must not be the saga's own stream, which the step writes by itself")
 		}
 		if err != nil {
 			return fmt.Errorf("saga: write: %w", err)
@@ -520,7 +520,7 @@ func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ended {
-		return fmt.Errorf("saga: write: %w", invalid("context", nil, "the function of the TxStep has returned"))
+		return fmt.Errorf("saga: write: %w", invalid("context", nil, "must not be used after the function of the TxStep has returned"))
 	}
 	a.writes = append(a.writes, writes...)
 	return nil
@@ -625,7 +625,7 @@ func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 func (a *Ask[In, Out]) check(output any) error {
 	if _, is := output.(Out); !is {
 		var want *Out
-		return invalid("reply", fmt.Sprintf("%T", output), fmt.Sprintf("the reply to %s is of the type %s", a.of.name, fmt.Sprintf("%T", want)[1:]))
+		return invalid("reply", fmt.Sprintf("%T", output), fmt.Sprintf("must be of the type that replies to %s have, %s", a.of.name, fmt.Sprintf("%T", want)[1:]))
 	}
 	return nil
 }
@@ -649,10 +649,10 @@ func recorded[In, Out any](l *life, one *step) (in In, out *Out, err error) {
 func encode(field string, value any) (json.RawMessage, error) {
 	raw, err := exactjson.Marshal(value)
 	if err != nil {
-		return nil, invalid(field, fmt.Sprintf("%T", value), fmt.Sprintf("it does not encode: %v", err))
+		return nil, invalid(field, fmt.Sprintf("%T", value), fmt.Sprintf("must encode as JSON: %v", err))
 	}
 	if len(raw) > maxValueBytes {
-		return nil, invalid(field, raw, fmt.Sprintf("it has at most %d bytes as JSON", maxValueBytes))
+		return nil, invalid(field, raw, fmt.Sprintf("must be at most %d bytes as JSON", maxValueBytes))
 	}
 	return raw, nil
 }

@@ -61,7 +61,7 @@ func (s *Saga[In, Out]) Stats() Stats {
 func (s *Saga[In, Out]) Run(ctx context.Context) error {
 	c := s.core
 	if !c.running.CompareAndSwap(false, true) {
-		return fmt.Errorf("sagas of %s: %w", c.category, invalid("call of Run", nil, "the saga runs already"))
+		return fmt.Errorf("sagas of %s: %w", c.category, invalid("call of Run", nil, "must not be made while the saga runs already"))
 	}
 	defer c.running.Store(false)
 	err := work.Run(ctx, c.source, work.Config{

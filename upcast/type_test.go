@@ -43,8 +43,8 @@ func TestMessageTypeIsWhatTheZeroValueTells(t *testing.T) {
 func TestTypeThatCannotTellItsMessageTypeIsRefused(t *testing.T) {
 	t.Parallel()
 	const (
-		silent  = "its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer"
-		invalid = `its zero value's message type, "", is not a valid one`
+		silent  = "must have a zero value whose MessageType does not panic: handle a struct, or do not dereference the pointer"
+		invalid = `must have a zero value with a valid message type, and it is ""`
 	)
 	for _, test := range []struct {
 		of     func() (string, error)
@@ -56,7 +56,7 @@ func TestTypeThatCannotTellItsMessageTypeIsRefused(t *testing.T) {
 		{presentType[*opened], "*upcast_test.opened", silent},
 		{presentType[nameless], "upcast_test.nameless", invalid},
 		{presentType[messagestore.Raw], "messagestore.Raw", invalid},
-		{presentType[removal.Tombstone], "removal.Tombstone", `its zero value's message type, "dibs:Tombstone", is not a valid one`},
+		{presentType[removal.Tombstone], "removal.Tombstone", `must have a zero value with a valid message type, and it is "dibs:Tombstone"`},
 	} {
 		name, err := test.of()
 

@@ -53,7 +53,7 @@ func Named[T messagestore.Body](messageType string) Form[T] {
 func From[Old, T messagestore.Body](f func(old Old) T) Form[T] {
 	form := Form[T]{goType: reflect.TypeFor[Old]().String()}
 	if form.name, form.err = typeOf[Old](); form.err == nil && f == nil {
-		form.err = invalid(form.name, "its function is nil")
+		form.err = invalid(form.name, "the function must not be nil")
 	}
 	form.decode = func(m *messagestore.Message) (T, error) {
 		old, err := messagestore.Decode[Old](m)
@@ -72,7 +72,7 @@ func From[Old, T messagestore.Body](f func(old Old) T) Form[T] {
 func Raw[T messagestore.Body](messageType string, f func(m *messagestore.Message) (T, error)) Form[T] {
 	form := Form[T]{name: messageType, goType: reflect.TypeFor[T]().String(), decode: f, raw: true}
 	if form.err = checkName(messageType); form.err == nil && f == nil {
-		form.err = invalid(messageType, "its function is nil")
+		form.err = invalid(messageType, "the function must not be nil")
 	}
 	return form
 }
@@ -96,15 +96,15 @@ func Forms[T messagestore.Body](older ...Form[T]) ([]Form[T], error) {
 		case form.err != nil:
 			return nil, form.err
 		case form.decode == nil:
-			return nil, invalid("", fmt.Sprintf("it is the zero Form: use Named, From or Raw to make one of %s", goType))
+			return nil, invalid("", fmt.Sprintf("must not be the zero Form: use Named, From or Raw to make one of %s", goType))
 		case seen[form.name]:
-			return nil, invalid(form.name, "the older form is given twice")
+			return nil, invalid(form.name, "must not be given twice")
 		case form.name != present:
 			forms = append(forms, form)
 		case form.raw:
 			forms[0] = form
 		default:
-			return nil, invalid(form.name, fmt.Sprintf("it is the type of %s itself: Raw may read all of its messages", goType))
+			return nil, invalid(form.name, fmt.Sprintf("must not be the type of %s itself: use Raw to read all of its messages", goType))
 		}
 		seen[form.name] = true
 	}
@@ -157,14 +157,14 @@ func typeOf[T messagestore.Body]() (messageType string, err error) {
 	defer func() {
 		if recover() != nil {
 			messageType, err = "", messagestore.NewInvalidError("message type of", goType,
-				"its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer")
+				"must have a zero value whose MessageType does not panic: handle a struct, or do not dereference the pointer")
 		}
 	}()
 	var zero T
 	messageType = zero.MessageType()
 	if text.TypeRule(messageType) != "" {
 		return "", messagestore.NewInvalidError("message type of", goType,
-			fmt.Sprintf("its zero value's message type, %.48q, is not a valid one", messageType))
+			fmt.Sprintf("must have a zero value with a valid message type, and it is %.48q", messageType))
 	}
 	return messageType, nil
 }

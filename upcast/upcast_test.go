@@ -88,13 +88,13 @@ func TestFormThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
 	v1 := func(holdV1) hold { return hold{} }
 	for want, older := range map[string][]upcast.Form[hold]{
-		`invalid older form: it is the zero Form: use Named, From or Raw to make one of upcast_test.hold`:        {{}},
-		`invalid older form "Hold": it is the type of upcast_test.hold itself: Raw may read all of its messages`: {upcast.Named[hold]("Hold")},
-		`invalid older form "HoldV1": its function is nil`:                                                       {upcast.From[holdV1, hold](nil)},
-		`invalid older form "HoldV0": its function is nil`:                                                       {upcast.Raw[hold]("HoldV0", nil)},
-		`invalid older form "HoldV1": the older form is given twice`:                                             {upcast.From(v1), upcast.Named[hold]("HoldV1")},
-		`invalid message type of "messagestore.Raw": its zero value's message type, "", is not a valid one`:      {upcast.From(func(messagestore.Raw) hold { return hold{} })},
-		`invalid older form "dibs:Trimmed": types that begin with dibs: are the store's own`:                     {upcast.Named[hold]("dibs:Trimmed")},
+		`invalid older form: must not be the zero Form: use Named, From or Raw to make one of upcast_test.hold`:           {{}},
+		`invalid older form "Hold": must not be the type of upcast_test.hold itself: use Raw to read all of its messages`: {upcast.Named[hold]("Hold")},
+		`invalid older form "HoldV1": the function must not be nil`:                                                       {upcast.From[holdV1, hold](nil)},
+		`invalid older form "HoldV0": the function must not be nil`:                                                       {upcast.Raw[hold]("HoldV0", nil)},
+		`invalid older form "HoldV1": must not be given twice`:                                                            {upcast.From(v1), upcast.Named[hold]("HoldV1")},
+		`invalid message type of "messagestore.Raw": must have a zero value with a valid message type, and it is ""`:      {upcast.From(func(messagestore.Raw) hold { return hold{} })},
+		`invalid older form "dibs:Trimmed": must not be one of the store's own types, which begin with dibs:`:             {upcast.Named[hold]("dibs:Trimmed")},
 	} {
 		forms, err := upcast.Forms(older...)
 

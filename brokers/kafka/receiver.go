@@ -105,10 +105,10 @@ func mistakes(group string, topics []string) (all []error) {
 		all = append(all, messagestore.NewInvalidError(field, value, rule))
 	}
 	if group == "" {
-		add("group", group, "it is empty")
+		add("group", group, "must not be empty")
 	}
 	if len(topics) == 0 {
-		add("topics", nil, "there are none")
+		add("topics", nil, "must not be empty")
 	}
 	for _, topic := range topics {
 		if rule := topicRule(topic); rule != "" {

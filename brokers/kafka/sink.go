@@ -63,12 +63,12 @@ func NewSink(client *kgo.Client, config *SinkConfig) (*Sink, error) {
 	s.config.Timeout = cmp.Or(s.config.Timeout, 10*time.Second)
 	var all []error
 	if client == nil {
-		all = append(all, messagestore.NewInvalidError("client", nil, "it is nil"))
+		all = append(all, messagestore.NewInvalidError("client", nil, "must not be nil"))
 	} else if off, _ := client.OptValue(kgo.DisableIdempotentWrite).(bool); off {
-		all = append(all, messagestore.NewInvalidError("client", "DisableIdempotentWrite", "it produces idempotently"))
+		all = append(all, messagestore.NewInvalidError("client", "DisableIdempotentWrite", "must produce idempotently"))
 	}
 	if d := s.config.Timeout; d < time.Millisecond || d > time.Hour {
-		all = append(all, messagestore.NewInvalidError("Timeout", d, "it is between 1ms and 1h0m0s"))
+		all = append(all, messagestore.NewInvalidError("Timeout", d, "must be between 1ms and 1h0m0s"))
 	}
 	if err := errors.Join(all...); err != nil {
 		return nil, fmt.Errorf("invalid sink: %w", err)
@@ -99,9 +99,9 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 	switch {
 	case ctx == nil:
-		return fmt.Errorf("produce: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+		return fmt.Errorf("produce: %w", messagestore.NewInvalidError("context", nil, "must not be nil"))
 	case m == nil || m.Message == nil:
-		return fmt.Errorf("produce: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+		return fmt.Errorf("produce: %w", messagestore.NewInvalidError("message", nil, "must not be nil"))
 	}
 	topic := Topic(m.Topic)
 	if rule := topicRule(topic); rule != "" {
@@ -158,13 +158,13 @@ func Topic(topic string) string { return strings.ReplaceAll(topic, ":", ".") }
 func topicRule(topic string) string {
 	switch {
 	case topic == "" || len(topic) > maxTopic:
-		return fmt.Sprintf("it has 1 to %d characters", maxTopic)
+		return fmt.Sprintf("must be 1 to %d characters", maxTopic)
 	case topic == "." || topic == "..":
-		return "Kafka does not take it"
+		return "must be a name that Kafka takes"
 	case strings.IndexFunc(topic, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("._-", c)
 	}) >= 0:
-		return "it has letters, digits, dots, - and _ of ASCII alone"
+		return "must have only ASCII letters, digits, dots, - and _"
 	}
 	return ""
 }

@@ -106,10 +106,10 @@ func NewReceiver(
 
 func mistakes(c jetstream.Consumer) []error {
 	if isNil(c) {
-		return []error{messagestore.NewInvalidError("consumer", nil, "there is none")}
+		return []error{messagestore.NewInvalidError("consumer", nil, "must not be nil")}
 	}
 	if info := c.CachedInfo(); info != nil && info.Config.AckPolicy != jetstream.AckExplicitPolicy {
-		return []error{messagestore.NewInvalidError("consumer", info.Name, "its acknowledgements are not explicit")}
+		return []error{messagestore.NewInvalidError("consumer", info.Name, "must have explicit acknowledgements")}
 	}
 	return nil
 }

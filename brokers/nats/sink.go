@@ -125,7 +125,7 @@ func (s *Sink) check() error {
 		all = append(all, messagestore.NewInvalidError(field, value, rule))
 	}
 	if isNil(s.js) {
-		add("JetStream", nil, "there is none")
+		add("JetStream", nil, "must not be nil")
 	}
 	if s.config.Prefix != "" {
 		if rule := prefixRule(s.config.Prefix); rule != "" {
@@ -133,13 +133,13 @@ func (s *Sink) check() error {
 		}
 	}
 	if name := s.config.Stream; len(name) > maxStream || strings.IndexFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`.*>/\`, c) }) >= 0 {
-		add("Stream", name, fmt.Sprintf(`it has up to %d visible ASCII characters other than . * > / and \`, maxStream))
+		add("Stream", name, fmt.Sprintf(`must be at most %d characters, visible ASCII other than . * > / and \`, maxStream))
 	}
 	if d := s.config.Timeout; d < time.Millisecond || d > time.Hour {
-		add("Timeout", d, "it is between 1ms and 1h0m0s")
+		add("Timeout", d, "must be between 1ms and 1h0m0s")
 	}
 	if n := s.config.Remember; n < 1 || n > maxRemember {
-		add("Remember", n, fmt.Sprintf("it is between 1 and %d", maxRemember))
+		add("Remember", n, fmt.Sprintf("must be between 1 and %d", maxRemember))
 	}
 	return errors.Join(all...)
 }
@@ -249,9 +249,9 @@ func (s *Sink) Send(ctx context.Context, m *outbox.Message) error { return s.sen
 func (s *Sink) sendAlone(ctx context.Context, m *outbox.Message, guess bool) error {
 	switch {
 	case ctx == nil:
-		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("context", nil, "must not be nil"))
 	case m == nil || m.Message == nil:
-		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("message", nil, "must not be nil"))
 	}
 	subject, err := s.subject(m)
 	if err != nil {

@@ -51,7 +51,7 @@ func Unescape(token string) (string, error) {
 	}
 	text, err := url.PathUnescape(token)
 	if err != nil || Escape(text) != token {
-		return "", messagestore.NewInvalidError("token", token, "Escape has not written it")
+		return "", messagestore.NewInvalidError("token", token, "must be written by Escape")
 	}
 	return text, nil
 }
@@ -63,7 +63,7 @@ func (s *Sink) subject(m *outbox.Message) (string, error) {
 		subject = s.config.Prefix + "." + subject
 	}
 	if len(subject) > MaxSubjectBytes {
-		return "", handler.Refuse(messagestore.NewInvalidError("subject", subject, fmt.Sprintf("it has %d bytes, of at most %d", len(subject), MaxSubjectBytes)))
+		return "", handler.Refuse(messagestore.NewInvalidError("subject", subject, fmt.Sprintf("must be at most %d bytes, and is %d", MaxSubjectBytes, len(subject))))
 	}
 	return subject, nil
 }
@@ -72,16 +72,16 @@ func (s *Sink) subject(m *outbox.Message) (string, error) {
 func prefixRule(prefix string) string {
 	switch {
 	case len(prefix) > maxPrefix:
-		return fmt.Sprintf("it has %d bytes, of at most %d", len(prefix), maxPrefix)
+		return fmt.Sprintf("must be at most %d bytes, and is %d", maxPrefix, len(prefix))
 	case strings.HasPrefix(prefix, "$"):
-		return "a subject that begins with $ is the server's"
+		return "must not begin with $, as the server's own subjects do"
 	}
 	for token := range strings.SplitSeq(prefix, ".") {
 		if token == "" {
-			return "a token of it is empty"
+			return "must not have an empty token"
 		}
 		if strings.IndexFunc(token, func(c rune) bool { return c <= ' ' || c > '~' || c == '*' || c == '>' }) >= 0 {
-			return "it has a wildcard, a space or a character that is not ASCII"
+			return "must be ASCII without a wildcard or a space"
 		}
 	}
 	return ""

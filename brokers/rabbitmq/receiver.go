@@ -98,13 +98,13 @@ func NewReceiver(
 	r := &Receiver{dial: dial, queue: queue, prefetch: cmp.Or(config.Prefetch, max(256, config.Concurrency))}
 	var wrong []error
 	if dial == nil {
-		wrong = append(wrong, messagestore.NewInvalidError("dial", nil, "it is nil"))
+		wrong = append(wrong, messagestore.NewInvalidError("dial", nil, "must not be nil"))
 	}
 	if n := len(queue); n == 0 || n > maxShortString {
-		wrong = append(wrong, messagestore.NewInvalidError("queue", queue, fmt.Sprintf("it has 1 to %d bytes", maxShortString)))
+		wrong = append(wrong, messagestore.NewInvalidError("queue", queue, fmt.Sprintf("must be 1 to %d bytes", maxShortString)))
 	}
 	if n := r.prefetch; n < max(1, config.Concurrency) || n > maxPrefetch {
-		wrong = append(wrong, messagestore.NewInvalidError("Prefetch", n, fmt.Sprintf("it is between Concurrency and %d", maxPrefetch)))
+		wrong = append(wrong, messagestore.NewInvalidError("Prefetch", n, fmt.Sprintf("must be between Concurrency and %d", maxPrefetch)))
 	}
 	var err error
 	r.engine, err = receiving.New(f, park, receiving.Config{

@@ -96,13 +96,13 @@ func NewSink(dial func(ctx context.Context) (*amqp.Connection, error), config *S
 	s.config.Timeout = cmp.Or(s.config.Timeout, 10*time.Second)
 	var all []error
 	if dial == nil {
-		all = append(all, messagestore.NewInvalidError("dial", nil, "it is nil"))
+		all = append(all, messagestore.NewInvalidError("dial", nil, "must not be nil"))
 	}
 	if n := len(s.config.Exchange); n > maxShortString {
-		all = append(all, messagestore.NewInvalidError("Exchange", s.config.Exchange, fmt.Sprintf("it has %d bytes, of at most %d", n, maxShortString)))
+		all = append(all, messagestore.NewInvalidError("Exchange", s.config.Exchange, fmt.Sprintf("must be at most %d bytes, and is %d", maxShortString, n)))
 	}
 	if d := s.config.Timeout; d < time.Millisecond || d > time.Hour {
-		all = append(all, messagestore.NewInvalidError("Timeout", d, "it is between 1ms and 1h0m0s"))
+		all = append(all, messagestore.NewInvalidError("Timeout", d, "must be between 1ms and 1h0m0s"))
 	}
 	if err := errors.Join(all...); err != nil {
 		return nil, fmt.Errorf("invalid sink: %w", err)
@@ -134,11 +134,11 @@ func (s *Sink) Close() {
 func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 	switch {
 	case ctx == nil:
-		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("context", nil, "must not be nil"))
 	case m == nil || m.Message == nil:
-		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("message", nil, "must not be nil"))
 	case len(m.Topic) > maxShortString:
-		return fmt.Errorf("publish: %w", handler.Refuse(messagestore.NewInvalidError("topic", m.Topic, fmt.Sprintf("a routing key has at most %d bytes", maxShortString))))
+		return fmt.Errorf("publish: %w", handler.Refuse(messagestore.NewInvalidError("topic", m.Topic, fmt.Sprintf("must be at most %d bytes, as a routing key is", maxShortString))))
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()

@@ -122,13 +122,13 @@ func (r *Receiver) mistakes() (all []error) {
 		add("client", fmt.Sprintf("%T", r.client), rule)
 	}
 	if n := len(r.stream); n == 0 || n > MaxStreamBytes {
-		add("stream", r.stream, fmt.Sprintf("it has 1 to %d bytes", MaxStreamBytes))
+		add("stream", r.stream, fmt.Sprintf("must be 1 to %d bytes", MaxStreamBytes))
 	}
 	if n := len(r.group); n == 0 || n > MaxStreamBytes {
-		add("group", r.group, fmt.Sprintf("it has 1 to %d bytes", MaxStreamBytes))
+		add("group", r.group, fmt.Sprintf("must be 1 to %d bytes", MaxStreamBytes))
 	}
 	if d := r.lease; d < time.Second || d > time.Hour {
-		add("Lease", d, "it is between 1s and 1h0m0s")
+		add("Lease", d, "must be between 1s and 1h0m0s")
 	}
 	return all
 }
@@ -364,7 +364,7 @@ func Request(m redis.XMessage, source string) (inbox.Request, error) {
 	data, has := m.Values[FieldData].(string)
 	request, err := receiving.Request(id, "field "+outbox.HeaderID, source, []byte(data))
 	if !has && err == nil {
-		err = handler.Refuse(messagestore.NewInvalidError("field "+FieldData, nil, "there is none"))
+		err = handler.Refuse(messagestore.NewInvalidError("field "+FieldData, nil, "must be there"))
 	}
 	if !has {
 		request.Data, _ = json.Marshal(m.Values) // texts alone

@@ -100,10 +100,10 @@ func NewSink(client redis.UniversalClient, config *SinkConfig) (*Sink, error) {
 		all = append(all, messagestore.NewInvalidError("client", fmt.Sprintf("%T", client), rule))
 	}
 	if n := len(s.config.Prefix); n > maxPrefix {
-		all = append(all, messagestore.NewInvalidError("Prefix", s.config.Prefix, fmt.Sprintf("it has %d bytes, of at most %d", n, maxPrefix)))
+		all = append(all, messagestore.NewInvalidError("Prefix", s.config.Prefix, fmt.Sprintf("must be at most %d bytes, and is %d", maxPrefix, n)))
 	}
 	if d := s.config.Timeout; d < time.Millisecond || d > time.Hour {
-		all = append(all, messagestore.NewInvalidError("Timeout", d, "it is between 1ms and 1h0m0s"))
+		all = append(all, messagestore.NewInvalidError("Timeout", d, "must be between 1ms and 1h0m0s"))
 	}
 	if err := errors.Join(all...); err != nil {
 		return nil, fmt.Errorf("invalid sink: %w", err)
@@ -121,7 +121,7 @@ func clientRule(client redis.UniversalClient) string {
 		heeds = c != nil && c.Options().ContextTimeoutEnabled
 	}
 	if !heeds {
-		return "it is a client or cluster client of go-redis with ContextTimeoutEnabled"
+		return "must be a client or cluster client of go-redis with ContextTimeoutEnabled"
 	}
 	return ""
 }
@@ -145,7 +145,7 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 	answers := make([]error, len(messages))
 	if ctx == nil {
 		for i := range answers {
-			answers[i] = fmt.Errorf("send: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+			answers[i] = fmt.Errorf("send: %w", messagestore.NewInvalidError("context", nil, "must not be nil"))
 		}
 		return answers
 	}
@@ -179,10 +179,10 @@ func (s *Sink) send(ctx context.Context, messages []*outbox.Message, answers []e
 			}
 			switch {
 			case m == nil || m.Message == nil:
-				answers[i] = fmt.Errorf("send: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+				answers[i] = fmt.Errorf("send: %w", messagestore.NewInvalidError("message", nil, "must not be nil"))
 				continue
 			case len(s.streamOf(m)) > MaxStreamBytes:
-				answers[i] = handler.Refuse(messagestore.NewInvalidError("stream", s.streamOf(m), fmt.Sprintf("at most %d bytes", MaxStreamBytes)))
+				answers[i] = handler.Refuse(messagestore.NewInvalidError("stream", s.streamOf(m), fmt.Sprintf("must be at most %d bytes", MaxStreamBytes)))
 				continue
 			}
 			stream := s.streamOf(m)

@@ -127,7 +127,7 @@ func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition
 
 func (t *Target) validate() error {
 	if t.store == nil {
-		return messagestore.NewInvalidError("store", nil, "there is none")
+		return messagestore.NewInvalidError("store", nil, "must not be nil")
 	}
 	return t.log.Validate()
 }
@@ -135,7 +135,7 @@ func (t *Target) validate() error {
 // checkPosition returns an error if no consumer can be moved to the position.
 func (t *Target) checkPosition(ctx context.Context, position messagestore.GlobalPosition) error {
 	if position < 0 {
-		return messagestore.NewInvalidError("position", int64(position), "it is at least 0")
+		return messagestore.NewInvalidError("position", int64(position), "must be at least 0")
 	}
 	_, err := t.log.Recall(ctx, t.log.Ledger(), checkpoint.Checkpoint{Position: position})
 	if errors.Is(err, checkpoint.ErrAhead) {
@@ -333,7 +333,7 @@ func (t *Target) unknown(ctx context.Context) error {
 // would get it a second time.
 func (t *Target) Parked() (*queue.Queue, error) {
 	if t.store == nil {
-		return nil, messagestore.NewInvalidError("store", nil, "there is none")
+		return nil, messagestore.NewInvalidError("store", nil, "must not be nil")
 	}
 	if err := t.log.Validate(); err != nil {
 		return nil, err
@@ -367,9 +367,9 @@ func (t *Target) Park(ctx context.Context, m *messagestore.Message, reason strin
 func (t *Target) park(ctx context.Context, m *messagestore.Message, reason string) (bool, error) {
 	switch {
 	case m == nil || m.Stream.Category() != t.log.Category:
-		return false, messagestore.NewInvalidError("message", m, "it is not of the consumer's category")
+		return false, messagestore.NewInvalidError("message", m, "must be a message of the consumer's category")
 	case text.TypeRule(reason) != "":
-		return false, messagestore.NewInvalidError("reason", reason, "it is 1 to 255 bytes of visible text, without white space at either end")
+		return false, messagestore.NewInvalidError("reason", reason, "must be 1 to 255 bytes of visible text, without white space at either end")
 	}
 	queues, err := queuing.Of(t.store)
 	if err != nil {

@@ -236,7 +236,7 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 			func(t testing.TB) {
 				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return handler.New(), nil })
 			},
-			[]string{"handlers: invalid registration: no function is registered"},
+			[]string{"handlers: invalid registration: must not be empty: register a function with On"},
 		},
 		"a missing store": {
 			func(t testing.TB) { handlertest.Over(t, nil, handler.New()) },
@@ -263,7 +263,7 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 		},
 		"an event that cannot be": {
 			func(t testing.TB) { given(t).Given("account", deposited{1}) },
-			[]string{`given: write account: invalid stream name "account": it is a category: a stream has a dash and an identifier`},
+			[]string{`given: write account: invalid stream name "account": must have a dash and an identifier, and is a category`},
 		},
 		"a command that is missing": {
 			func(t testing.TB) { handlertest.New(t, handlers).Redelivered() },
@@ -287,13 +287,13 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 			func(t testing.TB) {
 				given(t).When(commands.Stream("124"), withdraw{"w2", 300}).ThenError(errPoor).Then("account")
 			},
-			[]string{`then: invalid stream name "account": it is a category: a stream has a dash and an identifier`},
+			[]string{`then: invalid stream name "account": must have a dash and an identifier, and is a category`},
 		},
 		"events of no stream": {
 			func(t testing.TB) {
 				given(t).When(commands.Stream("124"), withdraw{"w2", 300}).ThenError(errPoor).Then("")
 			},
-			[]string{`then: invalid stream name "": it is empty`},
+			[]string{`then: invalid stream name "": must not be empty`},
 		},
 		"events without a command": {
 			func(t testing.TB) { handlertest.New(t, handlers).Then(book.Stream("123")) },

@@ -77,7 +77,7 @@ func New(client redis.UniversalClient, config *Config) (*Store, error) {
 		heeds = c != nil && c.Options().ContextTimeoutEnabled
 	}
 	if !heeds {
-		return nil, messagestore.NewInvalidError("client", fmt.Sprintf("%T", client), "it is a client or cluster client of go-redis with ContextTimeoutEnabled")
+		return nil, messagestore.NewInvalidError("client", fmt.Sprintf("%T", client), "must be a client or cluster client of go-redis with ContextTimeoutEnabled")
 	}
 	if config == nil {
 		config = &Config{}

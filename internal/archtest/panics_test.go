@@ -291,7 +291,7 @@ func TestAMiddlewareThatPanicsAsItIsPutAroundIsNamedWithThePlace(t *testing.T) {
 	err := mux.Handle(t.Context(), write(t, newStore(), "seat-1", held{}))
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorContains(t, err, "it panics as it is put around: panic: broken")
+	require.ErrorContains(t, err, "must not panic when it wraps a handler: panic: broken")
 	var panicked *calling.PanicError
 	require.ErrorAs(t, err, &panicked)
 	require.Contains(t, string(panicked.Stack), "archtest.theBrokenFunction(")

@@ -160,7 +160,7 @@ func TestOrdersThatCannotBeRead(t *testing.T) {
 		{"Negative", header + "1,2,AB,3,-4,\n", `line 2: amount: "-4" is not an amount above 0`},
 		{"ThreeDecimals", header + "1,2,AB,3,4.123,\n", `line 2: amount: "4.123" has more than two decimals`},
 		{"NotANumber", header + "1,2,AB,3,1e3,\n", `line 2: amount: "1e3" is not an amount above 0`},
-		{"NoAccount", header + "1,,AB,3,4,\n", `line 2: account_id: invalid stream name "account-": the identifier is empty`},
+		{"NoAccount", header + "1,,AB,3,4,\n", `line 2: account_id: invalid stream name "account-": the identifier must not be empty`},
 		{"NoID", header + ",2,AB,3,4,\n", "line 2: order_id is empty"},
 		{"Twice", header + "1,2,AB,3,4,\n1,2,AB,3,4,\n", `line 3: order_id "1" is on line 2 too`},
 		{"OpenQuote", header + "1,2,\"AB,3,4,\n", `parse error`},

@@ -126,7 +126,7 @@ func appendSlowly(b []byte, value any) ([]byte, error) {
 	case json.Number:
 		digits, exponent, ok := exactjson.SplitNumber(string(v))
 		if !ok {
-			return nil, errors.New("number out of range")
+			return nil, errors.New("must not contain a number out of range")
 		}
 		whole, fraction, _ := strings.Cut(digits, ".")
 		digits, exponent = strings.TrimLeft(whole+fraction, "0"), exponent-len(fraction)

@@ -265,9 +265,9 @@ func decode[T messagestore.Body](m *messagestore.Message) (messagestore.Body, er
 func SessionRule(session string) string {
 	switch {
 	case session == "":
-		return "it is empty"
+		return "must not be empty"
 	case len(session) > MaxSession:
-		return fmt.Sprintf("%d bytes are too long: at most %d", len(session), MaxSession)
+		return fmt.Sprintf("must be at most %d bytes, and is %d", MaxSession, len(session))
 	}
 	return TextRule(session)
 }
@@ -275,11 +275,11 @@ func SessionRule(session string) string {
 // TextRule returns the rule that a text for operators breaks, or "".
 func TextRule(text string) string {
 	if !utf8.ValidString(text) {
-		return "not valid UTF-8"
+		return "must be valid UTF-8"
 	}
 	for i, r := range text {
 		if r < ' ' || r >= 0x7F && r < 0xA0 || r == '\u2028' || r == '\u2029' {
-			return fmt.Sprintf("control character %U at byte %d", r, i)
+			return fmt.Sprintf("must not contain a control character, and has %U at byte %d", r, i)
 		}
 	}
 	return ""

@@ -24,9 +24,9 @@ var ErrInvalid = errors.New("invalid idempotence key")
 
 // Rules that a key may break: see Rule.
 const (
-	Empty     = "it is empty"
-	NotUTF8   = "not valid UTF-8"
-	Invisible = "there is nothing to see in it"
+	Empty     = "must not be empty"
+	NotUTF8   = "must be valid UTF-8"
+	Invisible = "must contain a visible character"
 )
 
 // Rule returns the rule that key breaks, or "".
@@ -109,5 +109,5 @@ func (c Content) Empty() bool {
 // TooLong returns the rule that a key breaks if the rest of the stream's name leaves too little
 // room for it.
 func TooLong(room int) string {
-	return fmt.Sprintf("the stream's name leaves it %d bytes, fewer than a hash needs", max(room, 0))
+	return fmt.Sprintf("must fit, or its hash must, in the %d bytes that the stream's name leaves", max(room, 0))
 }

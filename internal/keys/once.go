@@ -148,10 +148,10 @@ func Split(writes []messagestore.StreamWrite) (answer json.RawMessage, rest []me
 			rest = append(rest, w)
 			continue
 		case answer != nil:
-			return nil, nil, messagestore.NewInvalidError("answer", nil, "there is more than one")
+			return nil, nil, messagestore.NewInvalidError("answer", nil, "must be the only one")
 		}
 		if answer, err = exactjson.Marshal(a.value); err != nil {
-			return nil, nil, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("it does not encode: %v", err))
+			return nil, nil, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("must encode as JSON: %v", err))
 		}
 	}
 	return answer, rest, nil

@@ -40,7 +40,7 @@ var (
 
 	// ErrInvalidURL is returned for an invalid URL. It does not show the URL, which may hold a
 	// password.
-	ErrInvalidURL = errors.New("it is not a URL that PostgreSQL's clients know: postgres://user@host:5432/database")
+	ErrInvalidURL = errors.New("must be a URL for PostgreSQL, like postgres://user@host:5432/database")
 )
 
 // SQLSTATEs that are used in several places.

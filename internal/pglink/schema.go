@@ -25,9 +25,9 @@ func CheckSchema(name string) string {
 	case name == "" || name == DefaultSchema:
 		return ""
 	case !validSchema.MatchString(name):
-		return "it is at most 63 lower-case letters, digits and underscores, and no digit comes first"
+		return "must be at most 63 lower-case letters, digits and underscores, and must not begin with a digit"
 	case strings.HasPrefix(name, "pg_") || name == "information_schema":
-		return "PostgreSQL keeps it for itself"
+		return "must not be a name that PostgreSQL keeps for itself"
 	}
 	return ""
 }

@@ -150,7 +150,7 @@ func Finish(r Rows, q queuing.Queue, session int64, deliveries []queuing.Deliver
 		return nil, err
 	}
 	if s.head.Shape == OfStreams {
-		return nil, refuse("queue", q.Name, "it is a queue of streams, and a take ends its deliveries")
+		return nil, refuse("queue", q.Name, "must be a queue of items: a take ends the deliveries of a queue of streams")
 	}
 	_, known, err := s.Session(session) // in another database, whose positions are alike, it is not
 	if err != nil {

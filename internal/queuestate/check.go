@@ -24,10 +24,10 @@ func checkSession(q queuing.Queue, session int64, lease time.Duration) error {
 		return err
 	}
 	if session < 1 {
-		return refuse("session", session, "it is more than 0")
+		return refuse("session", session, "must be more than 0")
 	}
 	if lease < queuing.MinLease || lease > queuing.MaxLease {
-		return refuse("lease", lease, "it is 10 milliseconds to 24 hours")
+		return refuse("lease", lease, "must be between 10ms and 24h")
 	}
 	return nil
 }
@@ -39,27 +39,27 @@ func CheckTake(t queuing.Take) error {
 	}
 	switch {
 	case t.Want < 0 || t.Want > queuing.MaxItems:
-		return refuse("want", t.Want, "it is 0 to 1000")
+		return refuse("want", t.Want, "must be between 0 and 1000")
 	case t.Wait < 0 || t.Wait > queuing.MaxWait:
-		return refuse("wait", t.Wait, "it is 0 to 15 minutes")
+		return refuse("wait", t.Wait, "must be between 0s and 15m")
 	case t.MaxFailures < 1 || t.MaxFailures > queuing.MaxFailures:
-		return refuse("max failures", t.MaxFailures, "it is 1 to 32767")
+		return refuse("max failures", t.MaxFailures, "must be between 1 and 32767")
 	case t.MaxOut < 0:
-		return refuse("max out", t.MaxOut, "it is at least 1, or 0 for any number")
+		return refuse("max out", t.MaxOut, "must be at least 1, or 0 for no limit")
 	case !(t.Rate >= 0) || math.IsInf(t.Rate, 0): // not a number is neither
-		return refuse("rate", t.Rate, "it is more than 0 and finite, or 0 for any")
+		return refuse("rate", t.Rate, "must be more than 0 and finite, or 0 for no limit")
 	case t.Rate > 0 && t.Burst < 1:
-		return refuse("burst", t.Burst, "it is at least 1")
+		return refuse("burst", t.Burst, "must be at least 1")
 	case len(t.Finishes) > queuing.MaxItems:
-		return refuse("finishes", len(t.Finishes), "they are at most 1000")
+		return refuse("finishes", len(t.Finishes), "must be at most 1000")
 	case len(t.Wakes) > queuing.MaxWakes:
-		return refuse("wakes", len(t.Wakes), "they are at most 100")
+		return refuse("wakes", len(t.Wakes), "must be at most 100")
 	case len(t.Wakes) > 0 && t.Slots != 0:
-		return refuse("slots", t.Slots, "a queue of streams has none")
+		return refuse("slots", t.Slots, "must be 0 for a queue of streams")
 	}
 	for _, messageType := range t.Wakes {
 		if text.TypeRule(messageType) != "" {
-			return refuse("wakes", messageType, "it is no type of a message")
+			return refuse("wakes", messageType, "must be a message type")
 		}
 	}
 	return checkKinds(t)
@@ -80,7 +80,7 @@ func checkKinds(t queuing.Take) error {
 			}
 		default:
 		}
-		return refuse("kind", string(rune(f.Kind)), "it is one of c, r, f, u, x and t, in a queue of streams w and s, and in one of items b")
+		return refuse("kind", string(rune(f.Kind)), "must be one of c, r, f, u, x and t, w or s for a queue of streams, or b for a queue of items")
 	}
 	return nil
 }
@@ -88,11 +88,11 @@ func checkKinds(t queuing.Take) error {
 // CheckExtension refuses an invalid extension.
 func CheckExtension(e queuing.Extension) error {
 	if len(e.Notes) > queuing.MaxItems {
-		return refuse("notes", len(e.Notes), "they are at most 1000")
+		return refuse("notes", len(e.Notes), "must be at most 1000")
 	}
 	for _, note := range e.Notes {
 		if len(note) > queuing.MaxNoteBytes {
-			return refuse("note", note, "it is at most 1024 bytes")
+			return refuse("note", note, "must be at most 1024 bytes")
 		}
 	}
 	return checkSession(e.Queue, e.Session, e.Lease)
@@ -108,7 +108,7 @@ func CheckLeave(l queuing.Leave) error {
 		return err
 	}
 	if l.Next < 0 || l.Next == l.Session {
-		return refuse("next session", l.Next, "it is another one, or 0 for none")
+		return refuse("next session", l.Next, "must be another session, or 0 for none")
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func CheckLeave(l queuing.Leave) error {
 // CheckFinish refuses an invalid session, and a list of deliveries that is empty or too long.
 func CheckFinish(q queuing.Queue, session int64, deliveries []queuing.Delivery) error {
 	if n := len(deliveries); n < 1 || n > queuing.MaxItems {
-		return refuse("deliveries", n, "they are 1 to 1000")
+		return refuse("deliveries", n, "must be between 1 and 1000")
 	}
 	return checkSession(q, session, queuing.MinLease)
 }
@@ -127,14 +127,14 @@ func CheckChange(c queuing.Change) error {
 	switch c.Action {
 	case queuing.Pause, queuing.Resume:
 		if n > 0 {
-			return refuse("positions", n, "a queue is paused and resumed as a whole")
+			return refuse("positions", n, "must be empty: a queue is paused and resumed as a whole")
 		}
 	case queuing.RetryNow, queuing.Drop, queuing.Cancel:
 		if n < 1 || n > queuing.MaxItems {
-			return refuse("positions", n, "they are 1 to 1000")
+			return refuse("positions", n, "must be between 1 and 1000")
 		}
 	default:
-		return refuse("action", string(c.Action), "it is retry, drop, cancel, pause or resume")
+		return refuse("action", string(c.Action), "must be retry, drop, cancel, pause or resume")
 	}
 	return CheckQueue(c.Queue)
 }
@@ -143,11 +143,11 @@ func CheckChange(c queuing.Change) error {
 func CheckParking(p queuing.Parking) error {
 	switch {
 	case p.Position < 1:
-		return refuse("position", p.Position, "it is more than 0")
+		return refuse("position", p.Position, "must be more than 0")
 	case p.Failures < 0 || p.Failures > queuing.MaxFailures:
-		return refuse("failures", p.Failures, "they are 0 to 32767")
+		return refuse("failures", p.Failures, "must be between 0 and 32767")
 	case p.Asked && p.Finished:
-		return refuse("finished", p.Finished, "it is asked for, or finished")
+		return refuse("finished", p.Finished, "must not be both asked for and finished")
 	}
 	return CheckQueue(p.Queue)
 }
@@ -157,10 +157,10 @@ func CheckList(l queuing.List) error {
 	switch l.State {
 	case queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Held, queuing.Dead:
 	default:
-		return refuse("state", string(l.State), "it is waiting, out, later, suspended, held or dead")
+		return refuse("state", string(l.State), "must be waiting, out, later, suspended, held or dead")
 	}
 	if l.Limit < 1 || l.Limit > queuing.MaxItems {
-		return refuse("limit", l.Limit, "it is 1 to 1000")
+		return refuse("limit", l.Limit, "must be between 1 and 1000")
 	}
 	return CheckQueue(l.Queue)
 }

@@ -370,9 +370,9 @@ func (s *step) shape(q queuing.Queue, streams bool) error {
 		s.head.Shape, s.changed = shape, true
 	case shape:
 	case OfStreams:
-		return refuse("queue", q.Name, "it is a queue of streams")
+		return refuse("queue", q.Name, "must be a queue of items, and is one of streams")
 	default:
-		return refuse("queue", q.Name, "it is a queue of items")
+		return refuse("queue", q.Name, "must be a queue of streams, and is one of items")
 	}
 	return nil
 }
@@ -381,9 +381,9 @@ func (s *step) shape(q queuing.Queue, streams bool) error {
 func (s *step) parks(q queuing.Queue, parks bool) error {
 	switch {
 	case parks && !s.head.parks():
-		return refuse("queue", q.Name, "it follows its category")
+		return refuse("queue", q.Name, "must be a queue of parked messages, and follows its category")
 	case !parks && s.head.parks():
-		return refuse("queue", q.Name, "it keeps parked messages")
+		return refuse("queue", q.Name, "must be a queue that follows its category, and keeps parked messages")
 	}
 	return nil
 }

@@ -204,7 +204,7 @@ type Queue struct {
 func ValidateQueue(q Queue) error {
 	err := q.Category.Validate()
 	if strings.ContainsAny(q.Name, "-+") || strings.ContainsFunc(q.Name, unicode.IsSpace) || len(q.Name) > 255 || text.TypeRule(q.Name) != "" {
-		err = errors.Join(err, messagestore.NewInvalidError("queue name", q.Name, "it is 1 to 255 bytes of visible text, without white space, - and +"))
+		err = errors.Join(err, messagestore.NewInvalidError("queue name", q.Name, "must be 1 to 255 bytes of visible text, without white space, - and +"))
 	}
 	return err
 }

@@ -70,10 +70,10 @@ func ValidateKeyLife(life time.Duration, forgets bool) error {
 		return nil
 	}
 	if life < MinKeyLife || life > MaxKeyLife {
-		return invalidKeyLife(life, fmt.Sprintf("it is between %v and %v", MinKeyLife, MaxKeyLife))
+		return invalidKeyLife(life, fmt.Sprintf("must be between %v and %v", MinKeyLife, MaxKeyLife))
 	}
 	if !forgets {
-		return invalidKeyLife(life, "no key of this store can be removed, so its keys live for ever: leave it out")
+		return invalidKeyLife(life, "must be left out: no key of this store can be removed, so its keys live for ever")
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (l *KeyLife) firstOf(ctx context.Context, category messagestore.Category) (
 }
 
 func (l *KeyLife) late(category messagestore.Category) error {
-	return invalidKeyLife(l.life, fmt.Sprintf("%s had a key before a life of keys was declared, and that key was promised for ever: leave it out", category))
+	return invalidKeyLife(l.life, fmt.Sprintf("must be left out: %s had a key before a life of keys was declared, and that key was promised for ever", category))
 }
 
 func invalidKeyLife(life time.Duration, rule string) error {

@@ -19,7 +19,7 @@ const CheckpointType = "Recorded"
 // NotCheckpoints is the error for a stream with a message of another type among the checkpoints to
 // remove.
 func NotCheckpoints(stream messagestore.StreamName) error {
-	return messagestore.NewInvalidError("stream", string(stream), "it has messages that are no checkpoints")
+	return messagestore.NewInvalidError("stream", string(stream), "must have only checkpoints")
 }
 
 // TombstoneType is the message type of a [Tombstone].
@@ -47,12 +47,12 @@ const InboxKeyLife = 24 * time.Hour
 
 // NoKeyLife is the error for a category with keys that stay for ever.
 func NoKeyLife(category messagestore.Category) error {
-	return messagestore.NewInvalidError("category", string(category), "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+	return messagestore.NewInvalidError("category", string(category), "must be an inbox, be read by a queue, or have had a KeyLife declared before its first key: the keys of others stay for ever")
 }
 
 // InsideKeyLife is the error for an age that is less than the life of keys.
 func InsideKeyLife(age, life time.Duration) error {
-	return messagestore.NewInvalidError("age", age, fmt.Sprintf("the keys live %v, so it is at least that: a request with a forgotten key is carried out again", life))
+	return messagestore.NewInvalidError("age", age, fmt.Sprintf("must be at least %v, the life of the keys: a request with a forgotten key is carried out again", life))
 }
 
 // CommandsOf returns the category of the commands for which a reserver reserves keys in category:
@@ -87,11 +87,11 @@ func CheckName(stream messagestore.StreamName) error {
 	var rule string
 	switch {
 	case stream == "":
-		rule = "it is empty"
+		rule = "must not be empty"
 	case strings.HasPrefix(string(stream), "-"):
-		rule = "the category is empty"
+		rule = "the category must not be empty"
 	case !utf8.ValidString(string(stream)) || strings.ContainsRune(string(stream), 0):
-		rule = "it is not valid UTF-8, or holds a character U+0000"
+		rule = "must be valid UTF-8 without U+0000"
 	default:
 		return nil
 	}
@@ -102,7 +102,7 @@ func CheckName(stream messagestore.StreamName) error {
 func CheckReason(reason string) error {
 	if reason != "" && text.TypeRule("x"+reason+"x") != "" || len(reason) > maxReasonBytes ||
 		strings.TrimSpace(reason) != reason {
-		return messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
+		return messagestore.NewInvalidError("reason", reason, "must be at most 255 bytes of visible text, without white space at either end")
 	}
 	return nil
 }

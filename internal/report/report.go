@@ -71,23 +71,23 @@ type Query struct {
 
 func (q Query) validate() error {
 	if len(q.By) == 0 {
-		return messagestore.NewInvalidError("report by", nil, "it is by something: stream, type or category")
+		return messagestore.NewInvalidError("report by", nil, "must be by something: stream, type or category")
 	}
 	for i, key := range q.By {
 		switch {
 		case key != ByStream && key != ByType && key != ByCategory:
-			return messagestore.NewInvalidError("report by", string(key), "it is stream, type or category")
+			return messagestore.NewInvalidError("report by", string(key), "must be stream, type or category")
 		case slices.Contains(q.By[:i], key):
-			return messagestore.NewInvalidError("report by", string(key), "it is there twice")
+			return messagestore.NewInvalidError("report by", string(key), "must not be named twice")
 		}
 	}
 	switch q.Sort {
 	case "", SortByName, SortByMessages, SortByBytes, SortByLast:
 	default:
-		return messagestore.NewInvalidError("report order", string(q.Sort), "it is name, messages, bytes or last")
+		return messagestore.NewInvalidError("report order", string(q.Sort), "must be name, messages, bytes or last")
 	}
 	if q.Limit < 0 {
-		return messagestore.NewInvalidError("limit", q.Limit, "it is less than 0")
+		return messagestore.NewInvalidError("limit", q.Limit, "must be at least 0")
 	}
 	return errors.Join(validateText("category", string(q.Category)), validateText("containing", q.Containing))
 }
@@ -97,11 +97,11 @@ func (q Query) validate() error {
 func validateText(field, text string) error {
 	switch {
 	case !utf8.ValidString(text):
-		return messagestore.NewInvalidError(field, text, "it is not valid UTF-8")
+		return messagestore.NewInvalidError(field, text, "must be valid UTF-8")
 	case strings.ContainsRune(text, 0):
-		return messagestore.NewInvalidError(field, text, "it holds U+0000")
+		return messagestore.NewInvalidError(field, text, "must not contain U+0000")
 	case len(text) > maxText:
-		return messagestore.NewInvalidError(field, text, fmt.Sprintf("%d bytes are too long: at most %d", len(text), maxText))
+		return messagestore.NewInvalidError(field, text, fmt.Sprintf("must be at most %d bytes, and is %d", maxText, len(text)))
 	}
 	return nil
 }
@@ -167,9 +167,9 @@ func Of(ctx context.Context, store Store, q Query) (Report, error) {
 func of(ctx context.Context, store Store, q Query) (Report, error) {
 	switch {
 	case store == nil:
-		return Report{}, messagestore.NewInvalidError("store", nil, "it is nil")
+		return Report{}, messagestore.NewInvalidError("store", nil, "must not be nil")
 	case ctx == nil:
-		return Report{}, messagestore.NewInvalidError("context", nil, "it is nil")
+		return Report{}, messagestore.NewInvalidError("context", nil, "must not be nil")
 	}
 	used, err := store.Driver()
 	if err != nil {

@@ -40,7 +40,7 @@ func TestAStoreThatCannotReportSaysSo(t *testing.T) {
 	_, err := Of(t.Context(), nil, q)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = Of(t.Context(), &messagestore.Store{}, q)
-	require.ErrorContains(t, err, "it has no driver")
+	require.ErrorContains(t, err, "is the zero Store")
 	_, err = Of(nil, testkit.Must(messagestore.New(single{}, nil)), q) //nolint:staticcheck // the mistake
 	require.ErrorContains(t, err, "invalid context")
 	_, err = Of(t.Context(), testkit.Must(messagestore.New(single{}, nil)), q)

@@ -15,10 +15,10 @@ const MaxNameBytes = 255
 // "".
 func NameRule(s string) string {
 	if len(s) > MaxNameBytes {
-		return fmt.Sprintf("%d bytes are too long: at most %d", len(s), MaxNameBytes)
+		return fmt.Sprintf("must be at most %d bytes, and is %d", MaxNameBytes, len(s))
 	}
 	if s == "" {
-		return "it is empty"
+		return "must not be empty"
 	}
 	for i, r := range s {
 		if ' ' <= r && r <= '~' {
@@ -26,17 +26,17 @@ func NameRule(s string) string {
 		}
 		if r == utf8.RuneError {
 			if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
-				return fmt.Sprintf("not valid UTF-8 at byte %d", i)
+				return fmt.Sprintf("must be valid UTF-8, and is not at byte %d", i)
 			}
 		}
 		if isHidden(r) {
-			return fmt.Sprintf("control or format character %U at byte %d", r, i)
+			return fmt.Sprintf("must not contain a control or format character, and has %U at byte %d", r, i)
 		}
 	}
 	first, _ := utf8.DecodeRuneInString(s)
 	last, _ := utf8.DecodeLastRuneInString(s)
 	if IsSpace(first) || IsSpace(last) {
-		return "white space at its start or end"
+		return "must not begin or end with white space"
 	}
 	return ""
 }
@@ -88,7 +88,7 @@ func TypeRule(name string) string {
 		return rule
 	}
 	if strings.HasPrefix(name, OwnTypes) {
-		return "types that begin with " + OwnTypes + " are the store's own"
+		return "must not be one of the store's own types, which begin with " + OwnTypes
 	}
 	return ""
 }

@@ -79,7 +79,7 @@ func TestAttemptsGoOnUntilTheTimeIsOver(t *testing.T) {
 
 		require.ErrorIs(t, err, errAway)
 		require.Equal(t, 5*time.Second, time.Since(began))
-		require.GreaterOrEqual(t, *made, 10, "at most 500 ms lie between two")
+		require.GreaterOrEqual(t, *made, 10, "must be at most 500 ms lie between two")
 		require.LessOrEqual(t, *made, 40)
 	})
 }

@@ -51,7 +51,7 @@ func (d *Driver) queue(of queuing.Queue, keep bool) (*queue, error) {
 		}
 	}
 	if q.of.Category != of.Category {
-		return nil, messagestore.NewInvalidError("category", string(of.Category), "queue "+of.Name+" reads "+string(q.of.Category))
+		return nil, messagestore.NewInvalidError("category", string(of.Category), "must be the one that the queue reads, and queue "+of.Name+" reads "+string(q.of.Category))
 	}
 	return q, nil
 }

@@ -27,7 +27,7 @@ type database struct {
 // the checks.
 func (b *database) with(ctx context.Context, f func(db DB) error) error {
 	if ctx == nil {
-		return messagestore.NewInvalidError("context", nil, "it is nil")
+		return messagestore.NewInvalidError("context", nil, "must not be nil")
 	}
 	if b.onlyConnection(ctx) {
 		return errOnlyConnection

@@ -79,7 +79,7 @@ func failed(err error) error {
 	case ok && e.Code == "DB002":
 		return fmt.Errorf("%w: whether it had been written to is no longer known", messagestore.ErrDeleted)
 	case ok && e.Code == "DB001":
-		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
+		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refused it")
 	case ok && e.Code == "DB004":
 		return queuing.ErrRemoved
 	case ok && e.Code == "DB005":

@@ -232,7 +232,7 @@ func (d *Driver) Over(ctx context.Context, tx any) (messagestore.Driver, error) 
 	return nil, fmt.Errorf("%w: a %T is no pgx.Tx", messagestore.ErrNotSupported, tx)
 }
 
-var errNoDatabase = messagestore.NewInvalidError("database", nil, "it is nil: give a pool, a connection or a transaction")
+var errNoDatabase = messagestore.NewInvalidError("database", nil, "must not be nil: give a pool, a connection or a transaction")
 
 // configured returns config with the schema's name, or an error with all mistakes. none says that
 // the caller's database is nil, which is a mistake too.
@@ -268,7 +268,7 @@ func (c Config) link() pglink.Config {
 // allows an unencrypted connection to another machine. Errors do not show the URL or its password.
 func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 	if ctx == nil {
-		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "must not be nil"))
 	}
 	c, err := configured(config, false)
 	if err != nil {

@@ -329,10 +329,10 @@ func TestNilDatabaseIsRefused(t *testing.T) {
 	} {
 		err := make(nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-		require.EqualError(t, err, "postgres: invalid database: it is nil: give a pool, a connection or a transaction", name)
+		require.EqualError(t, err, "postgres: invalid database: must not be nil: give a pool, a connection or a transaction", name)
 		err = make(&postgres.Config{Schema: "A"})
 		require.ErrorContains(t, err, `invalid schema "A": `, name)
-		require.ErrorContains(t, err, "invalid database: it is nil", name)
+		require.ErrorContains(t, err, "invalid database: must not be nil", name)
 	}
 }
 

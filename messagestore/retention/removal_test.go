@@ -224,7 +224,7 @@ func TestTheRecordsOfRemovalsStay(t *testing.T) {
 			for _, options := range []*retention.DeleteOptions{nil, {DryRun: true}} {
 				_, err := k.Delete(t.Context(), records, messagestore.AnyVersion, options)
 				require.ErrorIs(t, err, messagestore.ErrInvalid)
-				require.ErrorContains(t, err, "it has the records of what was removed")
+				require.ErrorContains(t, err, "must not be a stream of records of removals")
 			}
 		}
 
@@ -289,8 +289,8 @@ func TestMain(m *testing.M) {
 func TestANumberBelowZeroIsToldSo(t *testing.T) {
 	t.Parallel()
 	for want, options := range map[string]retention.TrimOptions{
-		"invalid below -1: it is less than 0":           {Below: -1},
-		`invalid minimum age "-2ns": it is less than 0`: {Keep: 1, MinAge: -2},
+		"invalid below -1: must be at least 0":           {Below: -1},
+		`invalid minimum age "-2ns": must be at least 0`: {Keep: 1, MinAge: -2},
 	} {
 		err := options.Validate()
 

@@ -67,17 +67,17 @@ type TrimOptions struct {
 func (o *TrimOptions) Validate() error {
 	switch {
 	case o == nil || o.Keep == 0 && o.Before.IsZero() && o.Below == 0:
-		return messagestore.NewInvalidError("trim", nil, "it says how many messages to keep, or a time or a position before which they go")
+		return messagestore.NewInvalidError("trim", nil, "must say how many messages to keep, or a time or a position before which they go")
 	case o.Keep < 0:
-		return messagestore.NewInvalidError("keep", o.Keep, "it is at least 1")
+		return messagestore.NewInvalidError("keep", o.Keep, "must be at least 1")
 	case o.Below < 0:
-		return messagestore.NewInvalidError("below", int64(o.Below), "it is less than 0")
+		return messagestore.NewInvalidError("below", int64(o.Below), "must be at least 0")
 	case o.MinAge < 0 && o.MinAge != AnyAge:
-		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is less than 0")
+		return messagestore.NewInvalidError("minimum age", o.MinAge, "must be at least 0")
 	case o.MinAge > 100*365*24*time.Hour:
-		return messagestore.NewInvalidError("minimum age", o.MinAge, "it is at most 100 years")
+		return messagestore.NewInvalidError("minimum age", o.MinAge, "must be at most 100 years")
 	case o.Before.Year() < 1 || o.Before.Year() > 9999:
-		return messagestore.NewInvalidError("before", o.Before, "it is of a year from 1 to 9999")
+		return messagestore.NewInvalidError("before", o.Before, "must be in a year from 1 to 9999")
 	}
 	return removal.CheckReason(o.Reason)
 }
@@ -171,11 +171,11 @@ func (o *ForgetOptions) Validate(category messagestore.Category, age time.Durati
 	case err != nil:
 		return err
 	case age <= 0:
-		return messagestore.NewInvalidError("age", age, "it is more than 0")
+		return messagestore.NewInvalidError("age", age, "must be more than 0")
 	case removal.IsInbox(category) && age < removal.InboxKeyLife:
 		return removal.InsideKeyLife(age, removal.InboxKeyLife)
 	case age > 100*365*24*time.Hour:
-		return messagestore.NewInvalidError("age", age, "it is at most 100 years")
+		return messagestore.NewInvalidError("age", age, "must be at most 100 years")
 	}
 	return removal.CheckReason(o.Reason)
 }
@@ -299,7 +299,7 @@ func (c *VerifyConfig) Validate() error {
 		}
 	}
 	if c.MaxViolations < 0 || c.MaxViolations > 100_000 {
-		return messagestore.NewInvalidError("max violations", fmt.Sprint(c.MaxViolations), "it is between 1 and 100000")
+		return messagestore.NewInvalidError("max violations", fmt.Sprint(c.MaxViolations), "must be between 1 and 100000")
 	}
 	return nil
 }
@@ -308,11 +308,11 @@ func (c *VerifyConfig) Validate() error {
 func categoryRule(category string) string {
 	switch {
 	case category == "":
-		return "it is empty"
+		return "must not be empty"
 	case !utf8.ValidString(category) || strings.ContainsRune(category, 0):
-		return "it is not valid UTF-8, or holds a character U+0000"
+		return "must be valid UTF-8 without U+0000"
 	case strings.Contains(category, "-"):
-		return "it is the name of a stream: a category has no dash"
+		return "must be a category, without a dash, and is the name of a stream"
 	}
 	return ""
 }

@@ -38,11 +38,11 @@ func checkPath(path string) (string, error) {
 	}
 	switch {
 	case path == "":
-		return refuse("it is empty: a store is kept in a file; package memory keeps one in memory")
+		return refuse("must not be empty: a store is kept in a file; package memory keeps one in memory")
 	case strings.ContainsRune(path, 0):
-		return refuse("it holds a NUL")
+		return refuse("must not contain a NUL byte")
 	case path == ":memory:":
-		return refuse("a store is kept in a file; package memory keeps one in memory")
+		return refuse("must be the path of a file; package memory keeps a store in memory")
 	}
 	absolute, err := filepath.Abs(path)
 	if err != nil {

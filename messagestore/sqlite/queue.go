@@ -117,7 +117,7 @@ func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool, now t
 	case err != nil:
 		return nil, nil, err
 	case found && category != string(of.Category):
-		return nil, messagestore.NewInvalidError("category", string(of.Category), "queue "+of.Name+" reads "+category), nil
+		return nil, messagestore.NewInvalidError("category", string(of.Category), "must be the one that the queue reads, and queue "+of.Name+" reads "+category), nil
 	case q.removed && keep:
 		return nil, queuing.ErrRemoved, nil
 	case !found && keep:

@@ -99,7 +99,7 @@ func refuseRecords(ctx context.Context, db queryer, stream messagestore.StreamNa
 		return err
 	}
 	if is {
-		return messagestore.NewInvalidError("stream name", string(stream), "it has the records of what was removed, which stay")
+		return messagestore.NewInvalidError("stream name", string(stream), "must not be a stream of records of removals, which stay")
 	}
 	return nil
 }

@@ -142,10 +142,10 @@ func TestVerifyCountsAndBounds(t *testing.T) {
 	require.Equal(t, int64(10), found.Checked.Messages)
 	require.ErrorIs(t, testkit.ErrorOf(k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"none"}})), messagestore.ErrNotFound)
 	for category, rule := range map[messagestore.Category]string{
-		"":          `invalid category "": it is empty`,
-		"account-1": `invalid category "account-1": it is the name of a stream: a category has no dash`,
-		"a\xff":     `invalid category "a\xff": it is not valid UTF-8, or holds a character U+0000`,
-		"a\x00":     `invalid category "a\x00": it is not valid UTF-8, or holds a character U+0000`,
+		"":          `invalid category "": must not be empty`,
+		"account-1": `invalid category "account-1": must be a category, without a dash, and is the name of a stream`,
+		"a\xff":     `invalid category "a\xff": must be valid UTF-8 without U+0000`,
+		"a\x00":     `invalid category "a\x00": must be valid UTF-8 without U+0000`,
 	} {
 		require.ErrorContains(t, testkit.ErrorOf(k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category}})), rule)
 	}

@@ -29,7 +29,7 @@ func Schema(ctx context.Context, tx *sql.Tx) error {
 		return fmt.Errorf("schema: %w", err)
 	}
 	if tx == nil {
-		return fmt.Errorf("schema: %w", messagestore.NewInvalidError("transaction", nil, "it is nil"))
+		return fmt.Errorf("schema: %w", messagestore.NewInvalidError("transaction", nil, "must not be nil"))
 	}
 	return ended(upgrade(ctx, tx))
 }

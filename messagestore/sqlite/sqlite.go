@@ -58,11 +58,11 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case full.BusyTimeout < 0:
-		return full, messagestore.NewInvalidError("busy timeout", full.BusyTimeout, "it is less than 0")
+		return full, messagestore.NewInvalidError("busy timeout", full.BusyTimeout, "must be at least 0")
 	case full.MaxGroup < 0:
-		return full, messagestore.NewInvalidError("maximal group", full.MaxGroup, "it is less than 0")
+		return full, messagestore.NewInvalidError("maximal group", full.MaxGroup, "must be at least 0")
 	case full.Readers < 0:
-		return full, messagestore.NewInvalidError("readers", full.Readers, "it is less than 0")
+		return full, messagestore.NewInvalidError("readers", full.Readers, "must be at least 0")
 	}
 	if full.BusyTimeout == 0 {
 		full.BusyTimeout = 10 * time.Second
@@ -111,7 +111,7 @@ func (c *Config) withDefaults() (Config, error) {
 // call's error matches [messagestore.ErrClosed].
 func New(tx *sql.Tx) (*Driver, error) {
 	if tx == nil {
-		return nil, fmt.Errorf("sqlite: %w", messagestore.NewInvalidError("transaction", nil, "it is nil"))
+		return nil, fmt.Errorf("sqlite: %w", messagestore.NewInvalidError("transaction", nil, "must not be nil"))
 	}
 	t := transaction{newPrepared(tx), &atomic.Pointer[error]{}}
 	return &Driver{reads: t, writes: t}, nil

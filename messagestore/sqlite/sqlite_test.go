@@ -252,7 +252,7 @@ func TestNilTransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := sqlite.New(nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.EqualError(t, err, "sqlite: invalid transaction: it is nil")
+	require.EqualError(t, err, "sqlite: invalid transaction: must not be nil")
 }
 
 func TestQueuesOnSQLite(t *testing.T) {

@@ -63,7 +63,7 @@ func jitter(mean time.Duration) time.Duration {
 
 func checkContext(ctx context.Context) error {
 	if ctx == nil {
-		return messagestore.NewInvalidError("context", nil, "it is nil")
+		return messagestore.NewInvalidError("context", nil, "must not be nil")
 	}
 	return ctx.Err()
 }

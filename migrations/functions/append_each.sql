@@ -179,7 +179,7 @@ begin
         if cardinality(streams) = 1 then
           raise;
         end if;
-        raise exception 'one of the ids is of a transaction that has not ended' using errcode = 'object_in_use';
+        raise exception 'one of the ids belongs to a transaction that has not ended' using errcode = 'object_in_use';
     end;
   end loop;
   if coalesce(cardinality(global_positions), 0) <> cardinality(array_remove(positions, null)) then

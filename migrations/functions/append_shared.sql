@@ -59,7 +59,7 @@ begin
   from dibs.append(array[stream], array[expected], array[1], array[message_id], array[type], array[data], array[metadata],
     case when fence is not null then array[fence] end, shared => true) a;
   if outcome <> 'written' then
-    raise exception 'the message is not written: %', outcome using errcode = 'DB003', hint = 'append tells the answer in another transaction.';
+    raise exception 'the message was not written: %', outcome using errcode = 'DB003', hint = 'Call append in another transaction: it returns the answer.';
   end if;
 end
 $$;

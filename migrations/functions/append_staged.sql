@@ -65,10 +65,10 @@ begin
           seen := exists (select from dibs.messages m where m.id = s.id);
         end if;
         if not seen then
-          raise exception 'the staged message % is not written: another was, behind the snapshot', s.id using errcode = 'serialization_failure';
+          raise exception 'the staged message % was not written: another transaction wrote one that this snapshot does not show', s.id using errcode = 'serialization_failure';
         end if;
-        raise exception 'the staged message % is not written: % (%)', s.id, answer, at
-          using errcode = 'DB003', hint = 'The transaction is rolled back. A first message of a stream that begins with another was staged, or an id is taken.';
+        raise exception 'the staged message % was not written: % (%)', s.id, answer, at
+          using errcode = 'DB003', hint = 'The transaction was rolled back. Either the stream has another first message than the one that was staged, or a message has the id already.';
       end loop;
   end;
   delete from dibs.staged x where x.xact = new.xact;

@@ -8,10 +8,10 @@ set enable_bitmapscan = off
 as $$
 begin
   if category is null or category = '' or strpos(category, '-') > 0 then
-    raise exception 'invalid category: it is no category' using errcode = 'DB001', column = 'category';
+    raise exception 'invalid category: must be the name of a category' using errcode = 'DB001', column = 'category';
   end if;
   if max_streams is null or max_streams not between 1 and 10000 then
-    raise exception 'invalid max_streams: it is between 1 and 10000' using errcode = 'DB001', column = 'max_streams';
+    raise exception 'invalid max_streams: must be between 1 and 10000' using errcode = 'DB001', column = 'max_streams';
   end if;
   -- From one name to the next by the index: the length of a stream does not count.
   stream_name := after;

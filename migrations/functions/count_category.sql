@@ -13,15 +13,15 @@ as $$
 begin
   perform dibs.refuse_invalid_page(from_position, 1);
   if max_messages is null or max_messages < 1 then
-    raise exception 'invalid limit: it is at least 1' using errcode = 'DB001', column = 'max_messages';
+    raise exception 'invalid limit: must be at least 1' using errcode = 'DB001', column = 'max_messages';
   end if;
   if cardinality(types) > 1000 then
-    raise exception 'invalid types: there are at most 1000' using errcode = 'DB001', column = 'types';
+    raise exception 'invalid types: must be at most 1000' using errcode = 'DB001', column = 'types';
   end if;
   if group_size is not null and (group_size not between 1 and 1024 or group_member is null or group_member < 0 or group_member >= group_size)
     or group_size is null and group_member is not null
   then
-    raise exception 'invalid group: the size is 1 to 1024, and the member from 0 and less than the size'
+    raise exception 'invalid group: the size must be between 1 and 1024, and the member at least 0 and less than the size'
       using errcode = 'DB001', column = 'group_member';
   end if;
 

@@ -9,7 +9,7 @@ set lock_timeout = '10s'
 as $$
 begin
   if dibs.records_of_removal(stream) then
-    raise exception 'invalid stream: it has the records of what was removed, which stay'
+    raise exception 'invalid stream: must not be a stream of records of removals, which stay'
       using errcode = 'DB001', column = 'stream';
   end if;
   return query select * from dibs.remove_stream(stream, expected, erase_name, reason, max_messages, dry_run, id);

@@ -14,10 +14,10 @@ declare
 begin
   -- Writers wait while it looks, so it looks for no more than one write can have.
   if stream is null then
-    raise exception 'invalid stream: it is no stream name' using errcode = 'DB001', column = 'stream';
+    raise exception 'invalid stream: must be a stream name' using errcode = 'DB001', column = 'stream';
   end if;
   if ids is null or cardinality(ids) > 1000 then
-    raise exception 'invalid ids: there are at most 1000' using errcode = 'DB001', column = 'ids';
+    raise exception 'invalid ids: must be at most 1000' using errcode = 'DB001', column = 'ids';
   end if;
   perform dibs.lock_category(split_part(stream, '-', 1));
   return query
@@ -38,7 +38,7 @@ begin
           select from dibs.messages m where m.stream_name = stream and m.type = 'dibs:Tombstone' order by m.position desc limit 1
         )
     then
-      raise exception 'the stream was deleted, so nobody knows what was written to it'
+      raise exception 'the stream was deleted, so it is no longer known what was written to it'
         using errcode = 'DB002', column = 'stream';
     end if;
     -- A snapshot may be from before the writes that it has waited for.

@@ -37,13 +37,13 @@ declare
 begin
   perform dibs.refuse_invalid_removal(category || '-', reason, max_messages, dry_run, id);
   if category = '' or strpos(category, '-') > 0 then
-    raise exception 'invalid category: it is no category' using errcode = 'DB001', column = 'category';
+    raise exception 'invalid category: must be the name of a category' using errcode = 'DB001', column = 'category';
   end if;
   if older_than is null or older_than <= '0' or older_than > '100 years' then
-    raise exception 'invalid older_than: it is more than 0, and at most 100 years' using errcode = 'DB001', column = 'older_than';
+    raise exception 'invalid older_than: must be more than 0, and at most 100 years' using errcode = 'DB001', column = 'older_than';
   end if;
   if from_position is null or from_position < 0 then
-    raise exception 'invalid from_position: it is a global position from 0' using errcode = 'DB001', column = 'from_position';
+    raise exception 'invalid from_position: must be a global position from 0' using errcode = 'DB001', column = 'from_position';
   end if;
   streams := 0; messages := 0; next_position := from_position; more := false;
   if not dry_run then
@@ -75,7 +75,7 @@ begin
     select m.stream_name, m.type, m.data into found_at from dibs.messages m where m.id = forget.id;
     if found then
       if found_at.stream_name <> records or found_at.type <> 'dibs:Forgotten' then
-        raise exception 'invalid id: it is another message''s' using errcode = 'DB001', column = 'id';
+        raise exception 'invalid id: must be new, and another message has it' using errcode = 'DB001', column = 'id';
       end if;
       outcome := 'forgotten'; more := true;
       streams := (found_at.data ->> 'streams')::bigint;

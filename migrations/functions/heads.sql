@@ -9,7 +9,7 @@ set jit = off
 as $$
 begin
   if cardinality(categories) > 1000 then
-    raise exception 'invalid categories: there are at most 1000' using errcode = 'DB001', column = 'categories';
+    raise exception 'invalid categories: must be at most 1000' using errcode = 'DB001', column = 'categories';
   end if;
   return array(
     select coalesce(

@@ -23,10 +23,10 @@ begin
     action in ('pause', 'resume') and coalesce(cardinality(of_positions), 0) = 0
     or letter is not null and cardinality(of_positions) between 1 and 1000
   ) is not true then
-    raise exception 'invalid action: it is retry, drop or cancel, of 1 to 1000 positions, or pause or resume' using errcode = 'DB001', column = 'action';
+    raise exception 'invalid action: must be retry, drop or cancel, with 1 to 1000 positions, or pause or resume' using errcode = 'DB001', column = 'action';
   end if;
   if reason is not null and not dibs.valid_text(reason) then
-    raise exception 'invalid reason: it is 1 to 255 bytes of visible text' using errcode = 'DB001', column = 'reason';
+    raise exception 'invalid reason: must be 1 to 255 bytes of visible text' using errcode = 'DB001', column = 'reason';
   end if;
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if h.queue is null then

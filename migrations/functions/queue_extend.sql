@@ -15,13 +15,13 @@ declare
   q constant integer := (select x.id from dibs.queues x where x.name = queue_name and x.category = of_category);
 begin
   if (me > 0 and lease between 10000 and 86400000000 and coalesce(cardinality(has_positions), 0) = coalesce(cardinality(has_versions), 0)) is not true then
-    raise exception 'invalid session: it is more than 0, and the lease 10 milliseconds to 24 hours, in microseconds' using errcode = 'DB001', column = 'me';
+    raise exception 'invalid session: must be more than 0, and the lease between 10 ms and 24 h, in microseconds' using errcode = 'DB001', column = 'me';
   end if;
   if new_notes is not null and (
     jsonb_typeof(new_notes) = 'object'
     and (select count(*) <= 1000 and coalesce(max(octet_length(n.value)), 0) <= 1024 from jsonb_each_text(new_notes) n)
   ) is not true then
-    raise exception 'invalid notes: they are at most 1000, of at most 1024 bytes each' using errcode = 'DB001', column = 'new_notes';
+    raise exception 'invalid notes: must be at most 1000, of at most 1024 bytes each' using errcode = 'DB001', column = 'new_notes';
   end if;
   update dibs.queue_sessions x
   set until = greatest(least(x.until, n.at + x.lasts), n.at + n.lasts), -- an end of a clock that was ahead does not count

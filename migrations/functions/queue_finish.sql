@@ -16,11 +16,11 @@ declare
   known boolean; -- the session is one of the queue's: in another database, whose positions are alike, it is not
 begin
   if (cardinality(ended_positions) between 1 and 1000 and cardinality(ended_positions) = cardinality(ended_versions)) is not true then
-    raise exception 'invalid positions: they are 1 to 1000, each with a version' using errcode = 'DB001', column = 'ended_positions';
+    raise exception 'invalid positions: must be 1 to 1000, each with a version' using errcode = 'DB001', column = 'ended_positions';
   end if;
   select x.id, x.streams into q, streams from dibs.queues x where x.name = queue_name and x.category = of_category;
   if streams then
-    raise exception 'invalid queue: % is one of streams, and a take ends its deliveries', queue_name using errcode = 'DB001', column = 'queue_name';
+    raise exception 'invalid queue: must be a queue of items, and % is one of streams, whose deliveries a take ends', queue_name using errcode = 'DB001', column = 'queue_name';
   end if;
   -- One by one: a join that was planned when the queue was small would read all open rows.
   for i in 1 .. cardinality(ended_positions) loop

@@ -18,7 +18,7 @@ declare
   h record;
 begin
   if (of_state in ('waiting', 'out', 'later', 'suspended', 'held', 'dead', 'any') and from_position >= 0 and max_items between 1 and 1000) is not true then
-    raise exception 'invalid state: it is waiting, out, later, suspended, held, dead or any, of 1 to 1000 items' using errcode = 'DB001', column = 'of_state';
+    raise exception 'invalid state: must be waiting, out, later, suspended, held, dead or any, with a limit of 1 to 1000 items' using errcode = 'DB001', column = 'of_state';
   end if;
   select x.cursor, x.ahead into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if of_state = 'waiting' then

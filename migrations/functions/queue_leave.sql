@@ -20,7 +20,7 @@ declare
   ends boolean := true;
 begin
   if (me > 0 and (next_session is null or next_session > 0 and next_session <> me and lease between 10000 and 86400000000)) is not true then
-    raise exception 'invalid session: each is more than 0, and the lease 10 milliseconds to 24 hours, in microseconds' using errcode = 'DB001', column = 'me';
+    raise exception 'invalid session: must be more than 0, as the next one, and the lease between 10 ms and 24 h, in microseconds' using errcode = 'DB001', column = 'me';
   end if;
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if h.queue is null then

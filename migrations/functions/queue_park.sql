@@ -16,7 +16,7 @@ declare
   item record;
 begin
   if (of_position > 0 and failures between 0 and 32767 and not (asked and finished) and asked is not null) is not true then
-    raise exception 'invalid failures: they are 0 to 32767, and the position is more than 0' using errcode = 'DB001', column = 'failures';
+    raise exception 'invalid failures: must be between 0 and 32767, and the position more than 0' using errcode = 'DB001', column = 'failures';
   end if;
   q := dibs.queue_lock(queue_name, of_category, false);
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
@@ -28,7 +28,7 @@ begin
     )::dibs.queue_heads;
   end if;
   if h.cursor <> 4611686018427387904 then
-    raise exception 'invalid queue: % follows its category', queue_name using errcode = 'DB001', column = 'queue_name';
+    raise exception 'invalid queue: must be a queue of parked messages, and % follows its category', queue_name using errcode = 'DB001', column = 'queue_name';
   end if;
   if not exists (
     select from dibs.messages x where x.category = of_category and x.global_position = of_position and x.type <> 'dibs:Tombstone'

@@ -18,7 +18,7 @@ declare
   h dibs.queue_heads;
 begin
   if queue_name is null or of_category is null then
-    raise exception 'invalid queue_name: it is not null, and the category is not either' using errcode = 'DB001', column = 'queue_name';
+    raise exception 'invalid queue_name: must not be null, nor the category' using errcode = 'DB001', column = 'queue_name';
   end if;
   done := true;
   name_kept := false;

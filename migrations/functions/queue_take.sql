@@ -89,7 +89,7 @@ begin
   now := clock_timestamp();
   if h.queue is null or wakes is not null then
     if exists (select from unnest(wakes) w (type) where dibs.valid_type(w.type) is not true) then
-      raise exception 'invalid wakes: they are types of messages' using errcode = 'DB001', column = 'wakes';
+      raise exception 'invalid wakes: must be message types' using errcode = 'DB001', column = 'wakes';
     end if;
     if h.queue is null then
       perform dibs.refuse_removed_queue(q, queue_name);
@@ -97,7 +97,7 @@ begin
     end if;
   end if;
   if (h.cursor = 4611686018427387904) <> (of_slots is not null) then
-    raise exception 'invalid queue: % %', queue_name, case when of_slots is null then 'keeps parked messages' else 'follows its category' end
+    raise exception 'invalid queue: must be a queue %', case when of_slots is null then 'that follows its category, and ' || queue_name || ' keeps parked messages' else 'of parked messages, and ' || queue_name || ' follows its category' end
       using errcode = 'DB001', column = 'queue_name';
   end if;
   if now < h.at - interval '1 s' then

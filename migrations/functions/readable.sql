@@ -15,7 +15,7 @@ begin
   end if;
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') or pg_is_in_recovery() then
     raise exception 'category % is written to in transactions, and read at READ COMMITTED on the primary only', category
-      using errcode = 'feature_not_supported', hint = 'What this transaction sees is not all that came before the last message that it sees.';
+      using errcode = 'feature_not_supported', hint = 'This transaction may not see all messages that came before the last one that it sees.';
   end if;
   select array_agg(l.objid::bigint) into floors
   from pg_locks l

@@ -18,29 +18,29 @@ begin
   elsif cardinality(expected) is distinct from asked then
     field := 'expected'; rule := 'there is one expected version for each stream';
   elsif cardinality(counts) is distinct from asked then
-    field := 'counts'; rule := 'there is one count for each stream';
+    field := 'counts'; rule := 'must be one for each stream';
   elsif ids is null or messages > 1000 then
-    field := 'ids'; rule := 'there are at most 1000 messages';
+    field := 'ids'; rule := 'must be at most 1000';
   elsif cardinality(types) is distinct from messages then
-    field := 'types'; rule := 'there is one type for each message';
+    field := 'types'; rule := 'must be one for each message';
   elsif cardinality(data) is distinct from messages then
-    field := 'data'; rule := 'there is one for each message';
+    field := 'data'; rule := 'must be one for each message';
   elsif cardinality(metadata) is distinct from messages then
-    field := 'metadata'; rule := 'there is one, or null, for each message';
+    field := 'metadata'; rule := 'must be one, or null, for each message';
   elsif past is not null and (jsonb_typeof(past) <> 'array' or jsonb_array_length(past) <> asked) then
-    field := 'past'; rule := 'there is one list, or null, for each stream';
+    field := 'past'; rule := 'must be one list, or null, for each stream';
   elsif after is not null and array_dims(after) is distinct from '[1:' || asked || ']' then
-    field := 'after'; rule := 'there is one id, or null, for each stream';
+    field := 'after'; rule := 'must be one id, or null, for each stream';
   elsif (select count(*) from unnest(counts) c where c >= 0) <> asked
     or (select sum(c) from unnest(counts) c) <> messages
   then
-    field := 'counts'; rule := 'together they are the number of messages';
+    field := 'counts'; rule := 'must add up to the number of messages';
   end if;
 
   if field is null then
     select s.n, case
-        when not dibs.valid_stream_name(s.name) then 'it is no stream name'
-        when s.nth > 1 then 'the stream is named twice'
+        when not dibs.valid_stream_name(s.name) then 'must be a stream name'
+        when s.nth > 1 then 'must not be named twice'
       end
     into at, rule
     from (
@@ -62,7 +62,7 @@ begin
     order by s.n
     limit 1;
     if found then
-      field := 'expected'; rule := 'it is a position from 0, -1 for no stream, -4 for a stream that exists, or, with messages, -2 for any version';
+      field := 'expected'; rule := 'must be a position from 0, -1 for no stream, -4 for a stream that exists, or, with messages, -2 for any version';
     end if;
   end if;
 
@@ -77,14 +77,14 @@ begin
     order by s.n
     limit 1;
     if found then
-      field := 'past'; rule := 'it is null, or, with an expected version, a list of 1 to 100 message types';
+      field := 'past'; rule := 'must be null, or, with an expected version, a list of 1 to 100 message types';
     end if;
   end if;
 
   if field is null and after is not null then
     select s.n into at from unnest(expected, after) with ordinality s (version, id, n) where s.id is not null and s.version < 0 order by s.n limit 1;
     if found then
-      field := 'after'; rule := 'it is null, or, with an expected version from 0 on, the id of the message there';
+      field := 'after'; rule := 'must be null, or, with an expected version from 0 on, the id of the message there';
     end if;
   end if;
 
@@ -96,12 +96,12 @@ begin
         when not dibs.valid_metadata(r.metadata) then 'metadata'
         else 'data'
       end, case
-        when r.nth > 1 then 'the id is there twice'
-        when r.id is null or r.id = '00000000-0000-0000-0000-000000000000' then 'it is no message id'
-        when not dibs.valid_type(r.type) then 'it is no message type'
-        when not dibs.valid_data(r.data) then 'it is not an object that can be stored'
-        when not dibs.valid_metadata(r.metadata) then 'it is not metadata that can be stored'
-        else 'data and metadata together are at most 983040 bytes'
+        when r.nth > 1 then 'must not be there twice'
+        when r.id is null or r.id = '00000000-0000-0000-0000-000000000000' then 'must be a message id'
+        when not dibs.valid_type(r.type) then 'must be a message type'
+        when not dibs.valid_data(r.data) then 'must be a JSON object that can be stored'
+        when not dibs.valid_metadata(r.metadata) then 'must be metadata that can be stored'
+        else 'must be at most 983040 bytes together with the metadata'
       end
     into at, field, rule
     from (
@@ -121,7 +121,7 @@ begin
     (select sum(octet_length(r.data::text) + coalesce(octet_length(r.metadata::text), 0))
      from unnest(data, metadata) r (data, metadata)) > 16777216
   then
-    field := 'data'; rule := 'all data and metadata together are at most 16777216 bytes';
+    field := 'data'; rule := 'must be at most 16777216 bytes for all messages, together with the metadata';
   end if;
 
   if field is not null then

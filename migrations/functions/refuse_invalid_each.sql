@@ -15,42 +15,42 @@ declare
   rule text;
 begin
   if writes not between 1 and 1000 then
-    field := 'streams'; rule := 'there are 1 to 1000 writes';
+    field := 'streams'; rule := 'must be 1 to 1000';
   elsif messages not between 1 and 1000 then
-    field := 'ids'; rule := 'there are 1 to 1000 messages';
+    field := 'ids'; rule := 'must be 1 to 1000';
   elsif array_dims(streams) <> of_writes then
-    field := 'streams'; rule := 'it is one list, from 1 on';
+    field := 'streams'; rule := 'must be one list, from 1 on';
   elsif array_dims(expected) is distinct from of_writes then
-    field := 'expected'; rule := 'there is one expected version for each write';
+    field := 'expected'; rule := 'must be one for each write';
   elsif array_dims(counts) is distinct from of_writes then
-    field := 'counts'; rule := 'there is one count for each write';
+    field := 'counts'; rule := 'must be one for each write';
   elsif array_dims(fences) is distinct from of_writes then
-    field := 'fences'; rule := 'there is one for each write';
+    field := 'fences'; rule := 'must be one for each write';
   elsif array_dims(ids) <> of_messages then
-    field := 'ids'; rule := 'it is one list, from 1 on';
+    field := 'ids'; rule := 'must be one list, from 1 on';
   elsif array_dims(types) is distinct from of_messages then
-    field := 'types'; rule := 'there is one type for each message';
+    field := 'types'; rule := 'must be one for each message';
   elsif array_dims(data) is distinct from of_messages then
-    field := 'data'; rule := 'there is one for each message';
+    field := 'data'; rule := 'must be one for each message';
   elsif array_dims(metadata) is distinct from of_messages then
-    field := 'metadata'; rule := 'there is one, or null, for each message';
+    field := 'metadata'; rule := 'must be one, or null, for each message';
   elsif meets is not null and array_dims(meets) is distinct from of_writes then
-    field := 'meets'; rule := 'there is one for each write';
+    field := 'meets'; rule := 'must be one for each write';
   elsif joined is not null and array_dims(joined) is distinct from of_writes then
-    field := 'joined'; rule := 'there is one for each write';
+    field := 'joined'; rule := 'must be one for each write';
   elsif joined is not null and (array_position(joined, null) is not null or joined[1]) then
-    field := 'joined'; rule := 'none is null, and the first write has none before it';
+    field := 'joined'; rule := 'must not be null, and must be false for the first write, which has none before it';
   elsif pg_column_size(data) + pg_column_size(metadata) > 16777216 then
-    field := 'data'; rule := 'the arrays of data and metadata together are at most 16777216 bytes';
+    field := 'data'; rule := 'must be at most 16777216 bytes, together with the array of metadata';
   elsif exists (
     select from unnest(streams, expected, counts, fences) w (stream, expected, count, fence)
     where (w.stream <> '' and w.expected >= -2 and w.count between 1 and 1000 and w.fence >= 0) is not true
   ) then
-    field := 'streams'; rule := 'each write has a stream, an expected version, 1 to 1000 messages and a fence';
+    field := 'streams'; rule := 'must be a stream for each write, with an expected version, 1 to 1000 messages and a fence';
   elsif (select sum(c) from unnest(counts) c) <> messages then
-    field := 'counts'; rule := 'together they are the number of messages';
+    field := 'counts'; rule := 'must add up to the number of messages';
   else
-    field := 'data'; rule := 'one is no message that can be stored';
+    field := 'data'; rule := 'must be messages that can be stored';
   end if;
   raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field, hint = rule;
 end

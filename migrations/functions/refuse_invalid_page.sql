@@ -3,10 +3,10 @@ language plpgsql immutable
 as $$
 begin
   if from_position is null or from_position < 0 then
-    raise exception 'invalid position: it is at least 0' using errcode = 'DB001', column = 'from_position';
+    raise exception 'invalid position: must be at least 0' using errcode = 'DB001', column = 'from_position';
   end if;
   if max_messages is null or max_messages not between 1 and 10000 then
-    raise exception 'invalid limit: it is between 1 and 10000' using errcode = 'DB001', column = 'max_messages';
+    raise exception 'invalid limit: must be between 1 and 10000' using errcode = 'DB001', column = 'max_messages';
   end if;
 end
 $$;

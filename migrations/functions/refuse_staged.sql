@@ -10,7 +10,7 @@ declare
 begin
   select s.stream into name from dibs.staged s where s.xact = pg_current_xact_id_if_assigned() and s.stream = any (streams) limit 1;
   if found then
-    raise exception 'invalid stream %: this transaction has staged a message for it, which would come behind this one; stage this one too', name
+    raise exception 'invalid stream %: this transaction has staged a message for it, which would come after this one: stage this one too', name
       using errcode = 'DB001', column = 'stream';
   end if;
 end

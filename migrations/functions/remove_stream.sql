@@ -25,7 +25,7 @@ declare
 begin
   perform dibs.refuse_invalid_removal(stream, reason, max_messages, dry_run, id);
   if expected < 0 then
-    raise exception 'invalid expected: it is a position from 0' using errcode = 'DB001', column = 'expected';
+    raise exception 'invalid expected: must be a position from 0' using errcode = 'DB001', column = 'expected';
   end if;
   erase_name := coalesce(erase_name, false);
   records := case when erase_name then dibs.retention_stream(stream) end;
@@ -110,7 +110,7 @@ begin
     return;
   end if;
   if (erase_name or not stands) and dibs.kept_tombstone(stream) is not null then
-    raise exception 'invalid stream: it has the tombstone of a stream that was deleted with its name'
+    raise exception 'invalid stream: must not be the tombstone of a stream that was deleted with its name'
       using errcode = 'DB001', column = 'stream';
   end if;
   version := tail.position + case when stands then 0 else 1 end;
@@ -138,7 +138,7 @@ begin
   if id is not null and id is distinct from tail.id then
     perform from dibs.messages m where m.id = remove_stream.id;
     if found then
-      raise exception 'invalid id: it is another message''s' using errcode = 'DB001', column = 'id';
+      raise exception 'invalid id: must be new, and another message has it' using errcode = 'DB001', column = 'id';
     end if;
   end if;
 

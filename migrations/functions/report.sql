@@ -13,13 +13,13 @@ begin
   if coalesce(cardinality(by), 0) not between 1 and 3 or not by <@ array['stream', 'type', 'category']
     or cardinality(by) <> (select count(distinct u.key) from unnest(by) u (key))
   then
-    raise exception 'invalid report: it is by stream, type and category, each once' using errcode = 'DB001', column = 'by';
+    raise exception 'invalid report: must be by stream, type and category, each at most once' using errcode = 'DB001', column = 'by';
   end if;
   if sort is null or sort not in ('name', 'messages', 'bytes', 'last') then
-    raise exception 'invalid order: it is name, messages, bytes or last' using errcode = 'DB001', column = 'sort';
+    raise exception 'invalid order: must be name, messages, bytes or last' using errcode = 'DB001', column = 'sort';
   end if;
   if max_rows < 0 then
-    raise exception 'invalid limit: it is less than 0' using errcode = 'DB001', column = 'max_rows';
+    raise exception 'invalid limit: must be at least 0' using errcode = 'DB001', column = 'max_rows';
   end if;
 
   return query

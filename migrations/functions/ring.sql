@@ -7,7 +7,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if coalesce(cardinality(categories), 0) not between 1 and 100 or array_position(categories, null) is not null then
-    raise exception 'invalid categories: there are 1 to 100' using errcode = 'DB001', column = 'categories';
+    raise exception 'invalid categories: must be 1 to 100' using errcode = 'DB001', column = 'categories';
   end if;
   if dibs.listened() then
     perform pg_notify('dibs_messages', 'dibs.' || c.name || '-0') from unnest(categories) c (name);

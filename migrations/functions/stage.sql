@@ -9,11 +9,11 @@ as $$
 begin
   perform dibs.refuse_invalid(array[stream], array[expected], array[1], array[message_id], array[type], array[data], array[metadata]);
   if expected < -2 then
-    raise exception 'invalid expected: a staged message is expected at a version, at -1 for no stream, or at -2 for any'
+    raise exception 'invalid expected: must be a version for a staged message, -1 for no stream, or -2 for any'
       using errcode = 'DB001', column = 'expected';
   end if;
   if current_setting('session_replication_role') = 'replica' then
-    raise exception 'nothing is staged while session_replication_role is replica, which keeps COMMIT from appending it'
+    raise exception 'no message can be staged while session_replication_role is replica, because COMMIT would not append it'
       using errcode = 'DB001', column = 'stream';
   end if;
   perform set_config('dibs.staged', 'true', true); -- what appends asks this, since the table costs more

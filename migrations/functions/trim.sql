@@ -22,13 +22,13 @@ declare
 begin
   perform dibs.refuse_invalid_removal(stream, reason, max_messages, dry_run, id);
   if keep is null and before is null and below is null or keep < 1 then
-    raise exception 'invalid keep: it is at least 1, or a time or a position is given' using errcode = 'DB001', column = 'keep';
+    raise exception 'invalid keep: must be at least 1, or be null with a time or a position' using errcode = 'DB001', column = 'keep';
   end if;
   if below < 0 then
-    raise exception 'invalid below: it is not negative' using errcode = 'DB001', column = 'below';
+    raise exception 'invalid below: must be at least 0' using errcode = 'DB001', column = 'below';
   end if;
   if min_age is null or min_age < '0' or min_age > '100 years' then
-    raise exception 'invalid min_age: it is not negative' using errcode = 'DB001', column = 'min_age';
+    raise exception 'invalid min_age: must be between 0 and 100 years' using errcode = 'DB001', column = 'min_age';
   end if;
   records := dibs.retention_stream(stream);
   if not dry_run then
@@ -40,7 +40,7 @@ begin
     select m.stream_name, m.type, m.data into found_at from dibs.messages m where m.id = trim.id;
     if found then
       if found_at.stream_name <> records or found_at.type <> 'dibs:Trimmed' or found_at.data ->> 'stream' <> stream then
-        raise exception 'invalid id: it is another message''s' using errcode = 'DB001', column = 'id';
+        raise exception 'invalid id: must be new, and another message has it' using errcode = 'DB001', column = 'id';
       end if;
       return query select 'trimmed', (found_at.data ->> 'removed')::bigint, (found_at.data ->> 'upTo')::bigint + 1,
         dibs.stream_version(stream), false, true, null::text;

@@ -9,10 +9,10 @@ declare
   removed bigint;
 begin
   if stream is null or stream !~ '^[^-]*[:+]position-[^+-]+[+][0-9]{1,18}$' then
-    raise exception 'invalid stream: it is not one of a consumer''s checkpoints' using errcode = 'DB001', column = 'stream';
+    raise exception 'invalid stream: must be a stream of a consumer''s checkpoints' using errcode = 'DB001', column = 'stream';
   end if;
   if keep is null or keep < 100 then
-    raise exception 'invalid keep: it is at least 100' using errcode = 'DB001', column = 'keep';
+    raise exception 'invalid keep: must be at least 100' using errcode = 'DB001', column = 'keep';
   end if;
   if exists (
     select from (
@@ -20,7 +20,7 @@ begin
     ) m
     where m.type <> 'Recorded'
   ) then
-    raise exception 'invalid stream: it has messages that are no checkpoints' using errcode = 'DB001', column = 'stream';
+    raise exception 'invalid stream: must have only checkpoints' using errcode = 'DB001', column = 'stream';
   end if;
   select t.removed into removed from dibs.trim(stream, keep => keep, reason => 'checkpoints', min_age => '0') t;
   if removed > 0 then

@@ -23,7 +23,7 @@ const lagTimeout = 5 * time.Second
 // mistake in the arguments, or the meter's.
 func Observe(store *messagestore.Store, config *Config, consumers ...*consumer.Consumer) (stop func(), err error) {
 	if store == nil || len(consumers) == 0 || slices.Contains(consumers, nil) {
-		return nil, fmt.Errorf("observe: %w", messagestore.NewInvalidError("consumers", len(consumers), "there is a store, and at least one consumer, and none is nil"))
+		return nil, fmt.Errorf("observe: %w", messagestore.NewInvalidError("consumers", len(consumers), "must not be nil: give a store and at least one consumer"))
 	}
 	meter := config.meter()
 	var wrong error

@@ -54,7 +54,7 @@ const scrapeTimeout = 5 * time.Second
 // category. If store is nil, the error matches [messagestore.ErrInvalid].
 func New(store *messagestore.Store, consumers ...*consumer.Consumer) (*Collector, error) {
 	if store == nil {
-		return nil, fmt.Errorf("dibsprom: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
+		return nil, fmt.Errorf("dibsprom: %w", messagestore.NewInvalidError("store", nil, "must not be nil"))
 	}
 	c := &Collector{store: store, seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "dibs_delivery_seconds", Help: "How long handlers took.",

@@ -254,5 +254,5 @@ func TestANilStoreIsRefused(t *testing.T) {
 	metrics, err := dibsprom.New(nil)
 	require.Nil(t, metrics)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.EqualError(t, err, "dibsprom: invalid store: it is nil")
+	require.EqualError(t, err, "dibsprom: invalid store: must not be nil")
 }

@@ -103,10 +103,10 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	c.queues, _ = driver.(queuing.Driver)
 	wrong := []error{err, category.Validate(), c.schedules().Validate()}
 	if c.config.Workers < 1 || c.config.Workers > 100 {
-		wrong = append(wrong, messagestore.NewInvalidError("Workers", c.config.Workers, "it is 1 to 100"))
+		wrong = append(wrong, messagestore.NewInvalidError("Workers", c.config.Workers, "must be between 1 and 100"))
 	}
 	if d := c.config.PollInterval; d < 10*time.Millisecond || d > time.Minute {
-		wrong = append(wrong, messagestore.NewInvalidError("PollInterval", d, "it is 10ms to 1m0s"))
+		wrong = append(wrong, messagestore.NewInvalidError("PollInterval", d, "must be between 10ms and 1m0s"))
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return nil, fmt.Errorf("cron: %w", err)
@@ -180,7 +180,7 @@ func (c *Cron) set(ctx context.Context, s Schedule, isNew bool) error {
 	p, err := parse(s.Spec, s.Zone)
 	wrong := []error{err, c.stream(s.Name).Validate(), c.definition(s.Name).Validate()}
 	if s.CatchUp < Last || s.CatchUp > All {
-		wrong = append(wrong, messagestore.NewInvalidError("CatchUp", int(s.CatchUp), "it is Last, None or All"))
+		wrong = append(wrong, messagestore.NewInvalidError("CatchUp", int(s.CatchUp), "must be Last, None or All"))
 	}
 	scheduled := Scheduled{Name: s.Name, Spec: s.Spec, Zone: s.Zone, CatchUp: s.CatchUp.String(), Queue: s.Queue}
 	switch {
@@ -188,12 +188,12 @@ func (c *Cron) set(ctx context.Context, s Schedule, isNew bool) error {
 		scheduled.Overlap = s.Overlap.String()
 		wrong = append(wrong, c.checkQueue(s.Queue))
 	case s.Overlap != Allow:
-		wrong = append(wrong, messagestore.NewInvalidError("Overlap", int(s.Overlap), "it is Allow or Skip"))
+		wrong = append(wrong, messagestore.NewInvalidError("Overlap", int(s.Overlap), "must be Allow or Skip"))
 	case s.Queue != "":
-		wrong = append(wrong, messagestore.NewInvalidError("Queue", s.Queue, "it is given with Skip alone"))
+		wrong = append(wrong, messagestore.NewInvalidError("Queue", s.Queue, "must be empty unless Overlap is Skip"))
 	}
 	if s.Body == nil {
-		wrong = append(wrong, messagestore.NewInvalidError("body", nil, "it is nil"))
+		wrong = append(wrong, messagestore.NewInvalidError("body", nil, "must not be nil"))
 	} else {
 		wrong = append(wrong, scheduled.encode(s.Body))
 	}
@@ -271,7 +271,7 @@ func (s *Scheduled) encode(body messagestore.Body) error {
 	} else {
 		data, err := json.Marshal(body)
 		if err != nil {
-			return messagestore.NewInvalidError("body", s.Type, "it cannot be encoded: "+text.Log(err))
+			return messagestore.NewInvalidError("body", s.Type, "must encode as JSON: "+text.Log(err))
 		}
 		s.Data = data
 	}
@@ -284,7 +284,7 @@ func (s *Scheduled) validate() error {
 		return messagestore.NewInvalidError("message type", s.Type, rule)
 	}
 	if !json.Valid(s.Data) || bytes.TrimLeft(s.Data, " \t\r\n")[0] != '{' {
-		return messagestore.NewInvalidError("body", string(s.Data), "it is a JSON object")
+		return messagestore.NewInvalidError("body", string(s.Data), "must be a JSON object")
 	}
 	return nil
 }
@@ -476,7 +476,7 @@ func (c *Cron) status(ctx context.Context, names []string) ([]Status, error) {
 
 func (c *Cron) use() error {
 	if c == nil || c.store == nil {
-		return messagestore.NewInvalidError("cron", nil, "it is not one of New")
+		return messagestore.NewInvalidError("cron", nil, "must be made by New")
 	}
 	return nil
 }
@@ -599,7 +599,7 @@ func (c *Cron) scheduleOf(m *messagestore.Message) (*schedule, error) {
 	}
 	p, err := parse(scheduled.Spec, scheduled.Zone)
 	if err = errors.Join(err, scheduled.validate()); err == nil && (scheduled.From.IsZero() || c.definition(scheduled.Name) != m.Stream) {
-		err = messagestore.NewInvalidError("schedule", scheduled.Name, "it has the name in its stream's, and a time from which its ticks come")
+		err = messagestore.NewInvalidError("schedule", scheduled.Name, "must have its stream's name, and a time from which its ticks come")
 	}
 	overlap := Overlap(max(0, slices.Index(overlaps, scheduled.Overlap)))
 	if err == nil && overlap == Skip {

@@ -134,13 +134,13 @@ func TestNextTellsAllTicksOrNone(t *testing.T) {
 	for _, n := range []int{-1, 0, 1000 + 1} {
 		ticks, err := cron.Next("@daily", "", after, n)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		require.ErrorContains(t, err, "it is 1 to 1000")
+		require.ErrorContains(t, err, "must be between 1 and 1000")
 		require.Empty(t, ticks)
 	}
 	_, err := cron.Next("0 0 * * 8", "", after, 1)
 	require.ErrorContains(t, err, "above maximum (7)")
 	_, err = cron.Next("0 0 * * 1-5,*-6", "", after, 1)
-	require.ErrorContains(t, err, `"*-6" is no element of a field`)
+	require.ErrorContains(t, err, `must have fields like *, 5, MON, 1-5, */15 and 1-31/2, and has "*-6"`)
 	_, err = cron.Next("x", "", after, 0)
 	require.ErrorContains(t, err, "invalid spec")
 	require.ErrorContains(t, err, "invalid n")

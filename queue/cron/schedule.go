@@ -131,24 +131,24 @@ func parse(spec, zone string) (*plan, error) {
 	location, zoneErr := time.UTC, error(nil)
 	if zone != "" {
 		if location, zoneErr = time.LoadLocation(zone); zoneErr != nil || zone == "Local" {
-			zoneErr = messagestore.NewInvalidError("zone", zone, `it is a time zone, as "Europe/Prague"`)
+			zoneErr = messagestore.NewInvalidError("zone", zone, `must be a time zone, like "Europe/Prague"`)
 		}
 	}
 	invalid := func(rule string) error { return errors.Join(messagestore.NewInvalidError("spec", spec, rule), zoneErr) }
 	if strings.Contains(spec, "TZ=") {
-		return nil, invalid("the zone is a field of its own")
+		return nil, invalid("must not contain a zone: use the field Zone")
 	}
 	if every, ok := strings.CutPrefix(spec, "@every "); ok {
 		d, err := time.ParseDuration(every)
 		if err != nil || d < time.Second || d%time.Second != 0 || d > 366*24*time.Hour {
-			return nil, invalid("@every has a duration of whole seconds, a second to 366 days")
+			return nil, invalid("must have a duration of whole seconds after @every, between 1 second and 366 days")
 		}
 		return &plan{every: d}, zoneErr
 	}
 	for field := range strings.FieldsSeq(spec) {
 		for part := range strings.SplitSeq(field, ",") {
 			if !strings.HasPrefix(spec, "@") && !element.MatchString(part) {
-				return nil, invalid(fmt.Sprintf("%.20q is no element of a field: they are like *, 5, MON, 1-5, */15 and 1-31/2", part))
+				return nil, invalid(fmt.Sprintf("must have fields like *, 5, MON, 1-5, */15 and 1-31/2, and has %.20q", part))
 			}
 		}
 	}
@@ -158,7 +158,7 @@ func parse(spec, zone string) (*plan, error) {
 	}
 	fields, ok := parsed.(*parser.SpecSchedule)
 	if !ok {
-		return nil, invalid("it has five fields, or is one of @yearly, @monthly, @weekly, @daily, @hourly and @every")
+		return nil, invalid("must have five fields, or be one of @yearly, @monthly, @weekly, @daily, @hourly and @every")
 	}
 	if zoneErr != nil {
 		return nil, zoneErr
@@ -170,7 +170,7 @@ func parse(spec, zone string) (*plan, error) {
 	}
 	p := &plan{spec: &wall, zone: location, fixed: fields.Hour&starBit == 0}
 	if p.next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return nil, invalid("no such time comes")
+		return nil, invalid("must describe a time that comes")
 	}
 	return p, nil
 }
@@ -343,7 +343,7 @@ const maxNext = 1000
 func Next(spec, zone string, after time.Time, n int) ([]time.Time, error) {
 	p, err := parse(spec, zone)
 	if n < 1 || n > maxNext {
-		err = errors.Join(err, messagestore.NewInvalidError("n", n, fmt.Sprintf("it is 1 to %d", maxNext)))
+		err = errors.Join(err, messagestore.NewInvalidError("n", n, fmt.Sprintf("must be between 1 and %d", maxNext)))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cron: %w", err)
@@ -352,7 +352,7 @@ func Next(spec, zone string, after time.Time, n int) ([]time.Time, error) {
 	ticks := make([]time.Time, n)
 	for i := range ticks {
 		if after = p.next(after); after.IsZero() {
-			return nil, fmt.Errorf("cron: %w", messagestore.NewInvalidError("spec", spec, "no such time comes"))
+			return nil, fmt.Errorf("cron: %w", messagestore.NewInvalidError("spec", spec, "must describe a time that comes"))
 		}
 		ticks[i] = after
 	}

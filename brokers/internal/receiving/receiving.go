@@ -69,16 +69,16 @@ func (c Config) check() (all []error) {
 		all = append(all, messagestore.NewInvalidError(field, value, rule))
 	}
 	if n := c.Concurrency; n < 1 || n > 1024 {
-		add("Concurrency", n, "it is between 1 and 1024")
+		add("Concurrency", n, "must be between 1 and 1024")
 	}
 	if d := c.MaxDelay; d < leastDelay || d > 24*time.Hour {
-		add("MaxDelay", d, "it is between 100ms and 24h0m0s")
+		add("MaxDelay", d, "must be between 100ms and 24h0m0s")
 	}
 	if n := c.Attempts; n < 0 || n > maxAttempts {
-		add("Attempts", n, fmt.Sprintf("it is between 1 and %d, or 0 for no bound", maxAttempts))
+		add("Attempts", n, fmt.Sprintf("must be between 1 and %d, or 0 for no bound", maxAttempts))
 	}
 	if d := c.Grace; d < time.Millisecond || d > time.Hour {
-		add("Grace", d, "it is between 1ms and 1h0m0s")
+		add("Grace", d, "must be between 1ms and 1h0m0s")
 	}
 	return all
 }
@@ -107,10 +107,10 @@ func New[M any](
 ) (*Receiver[M], error) {
 	r := &Receiver[M]{Config: c.withDefaults(), f: f, park: park}
 	if f == nil {
-		others = append(others, messagestore.NewInvalidError("function", nil, "it is nil"))
+		others = append(others, messagestore.NewInvalidError("function", nil, "must not be nil"))
 	}
 	if park == nil {
-		others = append(others, messagestore.NewInvalidError("park", nil, "it is nil"))
+		others = append(others, messagestore.NewInvalidError("park", nil, "must not be nil"))
 	}
 	if err := errors.Join(append(others, r.check()...)...); err != nil {
 		return nil, fmt.Errorf("invalid receiver: %w", err)
@@ -128,7 +128,7 @@ func (r *Receiver[M]) Stats() Stats {
 // ends a Grace later.
 func (r *Receiver[M]) Run(ctx context.Context, run func(fetching, working context.Context, stop context.CancelFunc) error) error {
 	if ctx == nil {
-		return fmt.Errorf("receive: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+		return fmt.Errorf("receive: %w", messagestore.NewInvalidError("context", nil, "must not be nil"))
 	}
 	if !r.running.CompareAndSwap(false, true) {
 		return ErrRunning
@@ -275,17 +275,17 @@ func fault(r inbox.Request, header string) error {
 	}
 	switch {
 	case len(r.Source) > inbox.MaxSourceBytes:
-		return messagestore.NewInvalidError("source", r.Source, fmt.Sprintf("at most %d bytes", inbox.MaxSourceBytes))
+		return messagestore.NewInvalidError("source", r.Source, fmt.Sprintf("must be at most %d bytes", inbox.MaxSourceBytes))
 	case !utf8.ValidString(r.Source) || strings.ContainsRune(r.Source, 0):
-		return messagestore.NewInvalidError("source", r.Source, "not valid UTF-8, or with a character U+0000")
+		return messagestore.NewInvalidError("source", r.Source, "must be valid UTF-8 without U+0000")
 	case len(r.Data) > messagestore.MaxMessageBytes:
-		return messagestore.NewInvalidError("data", []byte(r.Data), fmt.Sprintf("too long: at most %d bytes", messagestore.MaxMessageBytes))
+		return messagestore.NewInvalidError("data", []byte(r.Data), fmt.Sprintf("must be at most %d bytes", messagestore.MaxMessageBytes))
 	case !utf8.Valid(r.Data):
-		return messagestore.NewInvalidError("data", []byte(r.Data), "not valid UTF-8")
+		return messagestore.NewInvalidError("data", []byte(r.Data), "must be valid UTF-8")
 	}
 	if len(r.Data) > 0 {
 		if _, err := keys.Canonical(r.Data); err != nil {
-			return messagestore.NewInvalidError("data", []byte(r.Data), fmt.Sprintf("it is no JSON: %v", err))
+			return messagestore.NewInvalidError("data", []byte(r.Data), fmt.Sprintf("must be JSON: %v", err))
 		}
 	}
 	return nil

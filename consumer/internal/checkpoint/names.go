@@ -74,15 +74,15 @@ func (c Consumer) Validate() error {
 // nameRule returns the rule that the name breaks, or "".
 func (c Consumer) nameRule() string {
 	if c.Name == "" {
-		return "it is empty"
+		return "must not be empty"
 	}
 	if strings.ContainsAny(c.Name, "-+:") {
-		return "it holds a dash, plus sign or colon"
+		return "must not contain a dash, plus sign or colon"
 	}
 	// A name without those characters follows the rules for a category.
 	if err := messagestore.Category(c.Name).Validate(); err != nil {
 		if wrong, ok := errors.AsType[*messagestore.InvalidError](err); ok {
-			return strings.Replace(wrong.Rule, "the category holds", "it holds", 1)
+			return strings.Replace(wrong.Rule, "the category must not contain", "must not contain", 1)
 		}
 		return err.Error()
 	}
@@ -93,7 +93,7 @@ func (c Consumer) nameRule() string {
 // have names that are too long, and otherwise "".
 func (c Consumer) roomRule() string {
 	if n := max(len(c.Checkpoints(math.MaxInt64)), len(c.Parked().Name)) - text.MaxNameBytes; n > 0 {
-		return fmt.Sprintf("%d bytes too long for the streams of category %s that are named after it", n, c.Category)
+		return fmt.Sprintf("must be %d bytes shorter, for the streams of category %s that are named after it", n, c.Category)
 	}
 	return ""
 }

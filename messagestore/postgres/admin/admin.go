@@ -68,7 +68,7 @@ func New(db postgres.DB, config *postgres.Config) (*Admin, error) {
 		wrong = append(wrong, messagestore.NewInvalidError("schema", a.schema, rule))
 	}
 	if pglink.IsNil(db) {
-		wrong = append(wrong, messagestore.NewInvalidError("database", nil, "it is nil: give a pool, a connection or a transaction"))
+		wrong = append(wrong, messagestore.NewInvalidError("database", nil, "must not be nil: give a pool, a connection or a transaction"))
 	}
 	if len(wrong) > 0 {
 		return nil, fmt.Errorf("admin: %w", errors.Join(wrong...))
@@ -86,7 +86,7 @@ func New(db postgres.DB, config *postgres.Config) (*Admin, error) {
 
 func (a *Admin) with(ctx context.Context, f func(db pglink.DB) error) error {
 	if ctx == nil {
-		return messagestore.NewInvalidError("context", nil, "it is nil")
+		return messagestore.NewInvalidError("context", nil, "must not be nil")
 	}
 	return a.link.With(ctx, f)
 }
@@ -98,7 +98,7 @@ func (a *Admin) query(ctx context.Context, sql string, args []any, each func(pgx
 // failed returns err so that callers can match it and a log may show it.
 func failed(err error) error {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "DB001" {
-		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
+		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refused it")
 	}
 	return pglink.Failed(err)
 }

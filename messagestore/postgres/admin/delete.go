@@ -33,7 +33,7 @@ func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expe
 	}
 	err := removal.CheckName(stream)
 	if err == nil && expected < 0 && expected != messagestore.AnyVersion {
-		err = messagestore.NewInvalidError("expected version", int64(expected), "it is a position from 0, or AnyVersion (-2)")
+		err = messagestore.NewInvalidError("expected version", int64(expected), "must be a position from 0, or AnyVersion (-2)")
 	}
 	if err == nil {
 		err = removal.CheckReason(options.Reason)

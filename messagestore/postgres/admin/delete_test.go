@@ -439,7 +439,7 @@ func TestTheRecordsOfRemovalsGoWithTheName(t *testing.T) {
 	testkit.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 	_, err := a.admin.Delete(t.Context(), records, messagestore.AnyVersion, erase)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorContains(t, err, "it has the records of what was removed")
+	require.ErrorContains(t, err, "must not be a stream of records of removals")
 	require.False(t, a.read(t, records)[0].IsTombstone())
 
 	testkit.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
@@ -704,5 +704,5 @@ func TestWhoMayNotRaiseTheEpochIsTold(t *testing.T) {
 	_, err := admin.New(none, &postgres.Config{Schema: "no-schema"})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, `invalid schema "no-schema": `)
-	require.ErrorContains(t, err, "invalid database: it is nil")
+	require.ErrorContains(t, err, "invalid database: must not be nil")
 }

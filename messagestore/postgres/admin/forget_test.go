@@ -129,21 +129,21 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	ever.done(t, "", "k", 0, 1000*time.Hour)
 	ever.hold(t, "", "last")
 
-	requireInvalid(t, testkit.ErrorOf(p.admin.Forget(t.Context(), p.category, 59*time.Minute, nil)), "age", "the keys live 1h0m0s, so it is at least that")
+	requireInvalid(t, testkit.ErrorOf(p.admin.Forget(t.Context(), p.category, 59*time.Minute, nil)), "age", "must be at least 1h0m0s, the life of the keys")
 	_, err := ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
-	requireInvalid(t, err, "category", "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+	requireInvalid(t, err, "category", "must be an inbox, be read by a queue, or have had a KeyLife declared before its first key: the keys of others stay for ever")
 	for _, forged := range []string{`{"seconds":0}`, `{"seconds":-1}`, `{"seconds":"x"}`, `{}`, `{"seconds":1e3}`} {
 		testkit.Do(ever.Write(t.Context(), removal.KeyLifeStream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)}))(t)
-		requireInvalid(t, testkit.ErrorOf(ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)), "category", "no KeyLife was declared")
+		requireInvalid(t, testkit.ErrorOf(ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)), "category", "have had a KeyLife declared")
 	}
 	other := newPromises(t, 0)
 	write(t, other.Store, removal.KeyLifeStream(other.category), messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{"seconds":60}`)})
-	requireInvalid(t, testkit.ErrorOf(other.admin.Forget(t.Context(), other.category, time.Hour, nil)), "category", "no KeyLife was declared")
+	requireInvalid(t, testkit.ErrorOf(other.admin.Forget(t.Context(), other.category, time.Hour, nil)), "category", "have had a KeyLife declared")
 	late := newPromises(t, 0) // another manager's first intent came in before the life was written down
 	late.done(t, "", "k", 0, 1000*time.Hour)
 	late.hold(t, "", "last")
 	write(t, late.Store, removal.KeyLifeStream(late.category), messagestore.NoStream, removal.KeyLifeDeclared{Seconds: 60})
-	requireInvalid(t, testkit.ErrorOf(late.admin.Forget(t.Context(), late.category, 999*time.Hour, nil)), "category", "before its first key, so its keys stay for ever")
+	requireInvalid(t, testkit.ErrorOf(late.admin.Forget(t.Context(), late.category, 999*time.Hour, nil)), "category", "declared before its first key: the keys of others stay for ever")
 	require.Len(t, late.read(t, late.category.Stream("k")), 2)
 	require.Len(t, p.read(t, p.category.Stream("k")), 2)
 	require.Len(t, ever.read(t, ever.category.Stream("k")), 2)
@@ -298,7 +298,7 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 	write(t, a.Store, a.category.Stream("last"), messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
 	for _, category := range []messagestore.Category{"payments", "payments:command", "payments:inbox+refused", "payments:inbox+forgotten", "inbox", "paymentsinbox"} {
 		_, err := a.admin.Forget(t.Context(), category, 48*time.Hour, nil)
-		requireInvalid(t, err, "category", "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+		requireInvalid(t, err, "category", "must be an inbox, be read by a queue, or have had a KeyLife declared before its first key: the keys of others stay for ever")
 	}
 	for _, age := range []time.Duration{0, -time.Hour, 24*time.Hour - 1, 101 * 365 * 24 * time.Hour} {
 		_, err := a.admin.Forget(t.Context(), a.category, age, nil)

@@ -521,9 +521,9 @@ func TestTrimCheckpointsOfAnotherStreamIsRefused(t *testing.T) {
 	for _, stream := range []messagestore.StreamName{"account-1", "account:position-a", "account:position-a+x", "account:position-a-b+0", "account:position-a+0+0", "account:position-a+1234567890123456789"} {
 		_, err := store.TrimCheckpoints(t.Context(), stream, 100)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, stream)
-		require.ErrorContains(t, err, "it is not one of a consumer's checkpoints, as account:position-accounts+0")
+		require.ErrorContains(t, err, "must be a stream of a consumer's checkpoints, like account:position-accounts+0")
 	}
-	require.ErrorContains(t, testkit.ErrorOf(store.TrimCheckpoints(t.Context(), "account:position-a+0", 99)), "invalid keep 99: it is at least 100")
+	require.ErrorContains(t, testkit.ErrorOf(store.TrimCheckpoints(t.Context(), "account:position-a+0", 99)), "invalid keep 99: must be at least 100")
 }
 
 // park has a consumer park messages of one category, and returns its queue of them.

@@ -56,7 +56,7 @@ func (a *Admin) Verify(ctx context.Context, config *retention.VerifyConfig) (*re
 			BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 		})
 		if !ok || a.link.InTransaction(db) {
-			return messagestore.NewInvalidError("database", nil, "it is in a transaction, and this takes one of its own")
+			return messagestore.NewInvalidError("database", nil, "must not be in a transaction: this call begins its own")
 		}
 		tx, err := b.BeginTx(ctx, options)
 		if err != nil {

@@ -6,15 +6,15 @@ declare
   strict_names constant boolean := (select s.strict_names from dibs.settings s);
 begin
   if strict_names and not dibs.valid_stream_name(stream_name) then
-    raise exception 'invalid stream_name: it is no stream name' using column = 'stream_name';
+    raise exception 'invalid stream_name: must be a stream name' using column = 'stream_name';
   end if;
   -- The store's own types would make a message pass for a tombstone.
   if starts_with(type, 'dibs:') or strict_names and not dibs.valid_type(type) then
-    raise exception 'invalid type: it is no message type' using column = 'type';
+    raise exception 'invalid type: must be a message type' using column = 'type';
   end if;
   -- Clients write no data at all for an empty object.
   if strict_names and data is not null and not dibs.valid_data(data) then
-    raise exception 'invalid data: it is not an object that can be stored' using column = 'data';
+    raise exception 'invalid data: must be a JSON object that can be stored' using column = 'data';
   end if;
 end
 $$;

@@ -32,7 +32,7 @@ type QueueReader struct {
 // has no driver, and [messagestore.ErrNotSupported] if the driver does not keep queues.
 func NewQueueReader(store *messagestore.Store) (*QueueReader, error) {
 	if store == nil {
-		return nil, messagestore.NewInvalidError("store", nil, "it is nil")
+		return nil, messagestore.NewInvalidError("store", nil, "must not be nil")
 	}
 	driver, err := queuing.Of(store)
 	if err != nil {

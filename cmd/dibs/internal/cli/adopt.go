@@ -39,11 +39,11 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	}
 	switch {
 	case c.Workers < 1 || c.Workers > 16:
-		return usage("--workers=%d: it is from 1 to 16", c.Workers)
+		return usage("--workers=%d: must be between 1 and 16", c.Workers)
 	case c.LockTimeout < time.Millisecond || c.LockTimeout > time.Hour:
-		return usage("--lock-timeout=%v: it is from 1ms to 1h", c.LockTimeout)
+		return usage("--lock-timeout=%v: must be between 1ms and 1h", c.LockTimeout)
 	case c.LockTries < 1 || c.LockTries > 1_000_000:
-		return usage("--lock-tries=%d: it is from 1 to 1000000", c.LockTries)
+		return usage("--lock-tries=%d: must be between 1 and 1000000", c.LockTries)
 	}
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connectTo(ctx, u) }
 	meter := &adoptionMeter{progress: progress{app: a, every: 2 * time.Second, now: time.Now}, terminal: isTerminal(a.stderr)}

@@ -327,9 +327,9 @@ func TestAdoptIsForMessageDBInPostgreSQL(t *testing.T) {
 	}{
 		{newShell(t), nil, 2, "message-db is in a PostgreSQL database, and the store of $DIBS_STORE is another"},
 		{messageDB, []string{"--schema", "other"}, 2, "message-db is adopted by the store in the schema dibs, and by no other"},
-		{messageDB, []string{"--workers", "17"}, 2, "--workers=17: it is from 1 to 16"},
-		{messageDB, []string{"--lock-timeout", "0s"}, 2, "--lock-timeout=0s: it is from 1ms to 1h"},
-		{messageDB, []string{"--lock-tries", "0"}, 2, "--lock-tries=0: it is from 1 to 1000000"},
+		{messageDB, []string{"--workers", "17"}, 2, "--workers=17: must be between 1 and 16"},
+		{messageDB, []string{"--lock-timeout", "0s"}, 2, "--lock-timeout=0s: must be between 1ms and 1h"},
+		{messageDB, []string{"--lock-tries", "0"}, 2, "--lock-tries=0: must be between 1 and 1000000"},
 		{plain, nil, 1, "message-db cannot be adopted here: there is no table message_store.messages\n      nothing was changed"},
 		{pooled, nil, 1, "the connection is through a pooler, and it takes one to the server itself\n      give the server's own address: --store or DATABASE_URL\n"},
 	} {

@@ -166,7 +166,7 @@ func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
 	for _, arg := range args {
 		// The parser would take another character for it without a word.
 		if i := invalidUTF8([]byte(arg)); i >= 0 {
-			return a.fail(ctx, usage("argument %s: not valid UTF-8 at byte %d", strconv.QuoteToASCII(arg[:min(i+1, 48)]), i))
+			return a.fail(ctx, usage("argument %s: must be valid UTF-8, and is not at byte %d", strconv.QuoteToASCII(arg[:min(i+1, 48)]), i))
 		}
 	}
 
@@ -206,7 +206,7 @@ func emptyFlag(command *kong.Context) error {
 			continue
 		}
 		if reflect.ValueOf(command.FlagValue(path.Flag)).String() == "" {
-			return hinted(usage("--%s: its value is empty", path.Flag.Name), "leave the flag out, or give it a value")
+			return hinted(usage("--%s: the value must not be empty", path.Flag.Name), "leave the flag out, or give it a value")
 		}
 	}
 	return nil

@@ -227,7 +227,7 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 	case given != 1:
 		return usage("give the new position: one of --position, --time, --start and --end")
 	case c.Position != nil && *c.Position < 0:
-		return usage("--position=%d: it is at least 0", *c.Position)
+		return usage("--position=%d: must be at least 0", *c.Position)
 	}
 	return a.withConsumer(ctx, c.aConsumer, func(store *messagestore.Store, target *operate.Target) error {
 		end, err := store.End(ctx, c.Category)

@@ -51,7 +51,7 @@ func TestSkippedTicksAreListedAndShown(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		wrong := dibs.run(t, "cron", "set", "reports", "hourly", "@hourly", "Report", "--queue", "slow")
 		require.Equal(t, 2, wrong.code)
-		require.Contains(t, wrong.stderr, "it is given with Skip alone")
+		require.Contains(t, wrong.stderr, "must be empty unless Overlap is Skip")
 		set := dibs.ok(t, "cron", "set", "reports", "hourly", "0 * * * *", "Report", "--overlap", "skip", "--queue", "slow", "--catch-up", "all")
 		require.Regexp(t, `(?m)^overlap +skip, while an item of queue slow is not finished$`, set)
 		later := testkit.Must(cron.New(store, "reports", &cron.Config{Now: func(context.Context) (time.Time, error) { return time.Now().Add(5 * time.Hour), nil }}))

@@ -23,7 +23,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 	if c.Expect != "" {
 		var err error
 		if expected, err = parseExpected(c.Expect); err != nil || expected < 0 {
-			return usage("--expect=%.80q: it is the position of the last message, from 0", c.Expect)
+			return usage("--expect=%.80q: must be the position of the last message, from 0", c.Expect)
 		}
 	}
 	if err := removal.CheckReason(c.Reason); err != nil {

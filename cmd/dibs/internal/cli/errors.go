@@ -205,7 +205,7 @@ func (a *app) describe(err error) problem {
 	p := problem{Error: err.Error(), Kind: "failure", Exit: exitFailure}
 	if is[*pgconn.ParseConfigError](err) {
 		// Its own text may hold all of the URL.
-		err = messagestore.NewInvalidError("store URL", nil, "it is not one that PostgreSQL's clients know")
+		err = messagestore.NewInvalidError("store URL", nil, "must be a URL for PostgreSQL, like postgres://user@host:5432/database")
 		p.Error = err.Error()
 	}
 	if why, ok := strings.CutPrefix(p.Error[max(0, strings.Index(p.Error, notConnected)):], notConnected); ok {

@@ -79,7 +79,7 @@ func (c *ExamineConfig) orDefaults() (ExamineConfig, error) {
 		return r, messagestore.NewInvalidError("schema", r.Schema, rule)
 	}
 	if least := min(int64(r.LongLock), int64(r.LongTransaction), int64(r.TableWait), r.ManyPositions); least < 0 {
-		return r, messagestore.NewInvalidError("threshold", least, "it is less than 0")
+		return r, messagestore.NewInvalidError("threshold", least, "must be at least 0")
 	}
 	return r, nil
 }
@@ -98,7 +98,7 @@ func Examine(ctx context.Context, conn *pgx.Conn, config *ExamineConfig) ([]Find
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
 	if conn.PgConn().TxStatus() != 'I' {
-		return nil, fmt.Errorf("doctor: %w", messagestore.NewInvalidError("connection", nil, "it is in a transaction, which an error would abort"))
+		return nil, fmt.Errorf("doctor: %w", messagestore.NewInvalidError("connection", nil, "must not be in a transaction, which an error would abort"))
 	}
 	e := examination{conn: conn, config: c}
 	if err := e.run(ctx); err != nil {

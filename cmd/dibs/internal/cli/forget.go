@@ -68,7 +68,7 @@ func (c *forgetCommand) refuseEntities(ctx context.Context, store *messagestore.
 	if err != nil || !has {
 		return err
 	}
-	return hinted(messagestore.NewInvalidError("category", string(c.Category), "it has snapshots, so its streams are entities, which are never forgotten"),
+	return hinted(messagestore.NewInvalidError("category", string(c.Category), "must not have snapshots: its streams are entities, which are never forgotten"),
 		"shorten them with dibs trim, or remove one with dibs delete")
 }
 

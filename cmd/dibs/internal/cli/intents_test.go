@@ -227,11 +227,11 @@ func TestForgetRemovesFinishedIntentsWhereKeysHaveALife(t *testing.T) {
 
 	early := forget("--older-than", "59s", "--yes")
 	require.Equal(t, 2, early.code)
-	require.Contains(t, early.stderr, "the keys live 1m0s, so it is at least that")
+	require.Contains(t, early.stderr, "must be at least 1m0s, the life of the keys")
 	dibs.ok(t, "write", "refund:intent-1", "T")
 	ever := dibs.run(t, "forget", "refund:intent", "--older-than", "1h", "--yes")
 	require.Equal(t, 2, ever.code)
-	require.Contains(t, ever.stderr, "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+	require.Contains(t, ever.stderr, "must be an inbox, be read by a queue, or have had a KeyLife declared before its first key: the keys of others stay for ever")
 }
 
 // An operator is told why keys stay that are old enough.

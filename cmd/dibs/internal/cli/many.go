@@ -115,7 +115,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	for {
 		part, err := r.ReadSlice('\n')
 		if len(line)+len(part) > maxLineBytes {
-			return nil, messagestore.NewInvalidError("line", line, fmt.Sprintf("too long: at most %d bytes", maxLineBytes))
+			return nil, messagestore.NewInvalidError("line", line, fmt.Sprintf("must be at most %d bytes", maxLineBytes))
 		}
 		line = append(line, part...)
 		switch {
@@ -145,7 +145,7 @@ func parseLine(raw []byte) (line, error) {
 	l := line{expected: messagestore.AnyVersion}
 	for _, name := range []string{"stream", "type"} {
 		if fields[name] == nil {
-			return line{}, invalidLine(raw, fmt.Sprintf("it has no %q", name))
+			return line{}, invalidLine(raw, fmt.Sprintf("must have %q", name))
 		}
 	}
 	stream, err := textField(fields, "stream")
@@ -194,18 +194,18 @@ var (
 
 func fieldsOf(raw []byte) (map[string]json.RawMessage, error) {
 	if i := invalidUTF8(raw); i >= 0 {
-		return nil, invalidLine(raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
+		return nil, invalidLine(raw, fmt.Sprintf("must be valid UTF-8, and is not at byte %d", i))
 	}
 	var whole json.RawMessage
 	if err := json.Unmarshal(raw, &whole); err != nil {
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-			return nil, invalidLine(raw, fmt.Sprintf("not valid JSON at byte %d: %v", syntax.Offset, syntax))
+			return nil, invalidLine(raw, fmt.Sprintf("must be valid JSON, and is not at byte %d: %v", syntax.Offset, syntax))
 		}
 		return nil, invalidLine(raw, err.Error())
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if token, err := d.Token(); err != nil || token != json.Delim('{') {
-		return nil, invalidLine(raw, "it is not a JSON object")
+		return nil, invalidLine(raw, "must be a JSON object")
 	}
 	fields := map[string]json.RawMessage{}
 	for d.More() {
@@ -220,9 +220,9 @@ func fieldsOf(raw []byte) (map[string]json.RawMessage, error) {
 		name := fmt.Sprint(token)
 		switch {
 		case !slices.Contains(lineFields, name) && !slices.Contains(otherFields, name):
-			return nil, messagestore.NewInvalidError("field", name, "a line has stream, type, data, metadata, id and expected")
+			return nil, messagestore.NewInvalidError("field", name, "must be stream, type, data, metadata, id or expected")
 		case fields[name] != nil:
-			return nil, messagestore.NewInvalidError("field", name, "the line has it twice")
+			return nil, messagestore.NewInvalidError("field", name, "must not be in the line twice")
 		}
 		fields[name] = value
 	}
@@ -252,7 +252,7 @@ func textField(fields map[string]json.RawMessage, name string) (string, error) {
 	if err := checkText(raw); err != nil {
 		rule = err.Error()
 	} else if raw[0] != '"' || json.Unmarshal(raw, &text) != nil {
-		rule = "it is not a string"
+		rule = "must be a string"
 	}
 	if rule != "" {
 		return "", messagestore.NewInvalidError(name, []byte(raw), rule)
@@ -264,7 +264,7 @@ func textField(fields map[string]json.RawMessage, name string) (string, error) {
 // and half of a surrogate pair.
 func checkText(raw []byte) error {
 	if !utf8.Valid(raw) {
-		return errors.New("it is not valid UTF-8")
+		return errors.New("must be valid UTF-8")
 	}
 	for i := 0; i < len(raw); i++ {
 		if raw[i] != '\\' {
@@ -274,14 +274,14 @@ func checkText(raw []byte) error {
 		switch unit := codeUnit(raw[min(i, len(raw)):]); {
 		case unit >= 0xD800 && unit < 0xDC00:
 			if i+6 > len(raw) || raw[i+5] != '\\' {
-				return errors.New("lone surrogate")
+				return errors.New("must not contain half of a surrogate pair")
 			}
 			if low := codeUnit(raw[i+6:]); low < 0xDC00 || low > 0xDFFF {
-				return errors.New("lone surrogate")
+				return errors.New("must not contain half of a surrogate pair")
 			}
 			i += 10
 		case unit >= 0xDC00 && unit <= 0xDFFF:
-			return errors.New("lone surrogate")
+			return errors.New("must not contain half of a surrogate pair")
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ func (a *app) storeURL() (string, error) {
 	}
 	without, schema, err := cutSchema(u)
 	if err != nil {
-		return "", usage("the URL of %s: %w", a.origin, err)
+		return "", usage("invalid URL of %s: %w", a.origin, err)
 	}
 	a.server = without
 	if a.Schema == "" {
@@ -54,10 +54,10 @@ func cutSchema(u string) (without, schema string, err error) {
 			continue
 		}
 		if schema != "" {
-			return "", "", errors.New("it names the schema twice")
+			return "", "", errors.New("must not name the schema twice")
 		}
 		if schema, err = url.QueryUnescape(value); err != nil || schema == "" {
-			return "", "", errors.New("schema= has the name of a schema after it")
+			return "", "", errors.New("must have the name of a schema after schema=")
 		}
 	}
 	if len(kept) > 0 {

@@ -25,7 +25,7 @@ type bound int
 // Validate is called by the parser.
 func (n bound) Validate() error {
 	if n < 1 {
-		return &valueError{fmt.Sprintf("%d: it is at least 1", n)}
+		return &valueError{fmt.Sprintf("%d: must be at least 1", n)}
 	}
 	return nil
 }
@@ -36,7 +36,7 @@ type few int
 // Validate is called by the parser.
 func (n few) Validate() error {
 	if n < 1 || n > queuing.MaxItems {
-		return &valueError{fmt.Sprintf("%d: it is 1 to %d", n, queuing.MaxItems)}
+		return &valueError{fmt.Sprintf("%d: must be between 1 and %d", n, queuing.MaxItems)}
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ type position int64
 // Validate is called by the parser.
 func (p position) Validate() error {
 	if p < 1 {
-		return &valueError{fmt.Sprintf("%d: the position of an item is at least 1", p)}
+		return &valueError{fmt.Sprintf("%d: the position of an item must be at least 1", p)}
 	}
 	return nil
 }
@@ -58,7 +58,7 @@ type moment struct{ time.Time }
 // UnmarshalText is called by the parser.
 func (m *moment) UnmarshalText(text []byte) (err error) {
 	if m.Time, err = time.Parse(time.RFC3339Nano, string(text)); err != nil {
-		return &valueError{strconv.Quote(shorten(string(text))) + ": it is like 2026-11-21T10:00:00Z, or 2026-11-21T11:00:00+01:00"}
+		return &valueError{strconv.Quote(shorten(string(text))) + ": must be a time, like 2026-11-21T10:00:00Z or 2026-11-21T11:00:00+01:00"}
 	}
 	return nil
 }
@@ -68,10 +68,10 @@ var mistakes = []struct {
 	from *regexp.Regexp
 	to   string
 }{
-	{regexp.MustCompile(`^(--[a-z-]+): expected a valid \d+ bit u?int but got ("(?s:.*)")$`), `$1=$2: it is a whole number of up to 18 digits`},
-	{regexp.MustCompile(`^(--[a-z-]+): expected duration but got ("(?s:.*?)")(?:: (?s:.*))?$`), `$1=$2: it is a duration, like 90s, 15m or 48h`},
-	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "EOL" \(<EOL>\)$`), `$1: its value is missing`},
-	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "(?s:.*)" \((?:short|long) flag\); perhaps try (?s:.*)=("(?s:.*)")\?$`), `$1: its value is missing; a value that begins with a dash is given as $1=$2`},
+	{regexp.MustCompile(`^(--[a-z-]+): expected a valid \d+ bit u?int but got ("(?s:.*)")$`), `$1=$2: must be a whole number of up to 18 digits`},
+	{regexp.MustCompile(`^(--[a-z-]+): expected duration but got ("(?s:.*?)")(?:: (?s:.*))?$`), `$1=$2: must be a duration, like 90s, 15m or 48h`},
+	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "EOL" \(<EOL>\)$`), `$1: must have a value`},
+	{regexp.MustCompile(`^(--[a-z-]+): expected \w+ value but got "(?s:.*)" \((?:short|long) flag\); perhaps try (?s:.*)=("(?s:.*)")\?$`), `$1: must have a value; give a value that begins with a dash as $1=$2`},
 	{regexp.MustCompile(`^expected "(<[^"]*> <[^"]*>)[^"]*"$`), `arguments are missing: $1`},
 	{regexp.MustCompile(`^expected "(<[^"]*>)[^"]*"$`), `an argument is missing: $1`},
 	{regexp.MustCompile(`^expected one of ("(?s:.*))$`), `a command is missing: one of $1`},

@@ -73,7 +73,7 @@ func (c aQueue) with(a *app) withQueue {
 // check returns an error for an empty name, which package queue takes for that of the category.
 func (c aQueue) check() error {
 	if c.Queue == "" {
-		return messagestore.NewInvalidError("queue name", c.Queue, "it is empty")
+		return messagestore.NewInvalidError("queue name", c.Queue, "must not be empty")
 	}
 	return nil
 }
@@ -258,7 +258,7 @@ var itemStyles = map[queue.State]style{queue.Dead: red, queue.Suspended: red, qu
 
 func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
 	if c.From < 0 {
-		return usage("--from=%d: it is a position from 0", c.From)
+		return usage("--from=%d: must be a position from 0", c.From)
 	}
 	states, open := []queue.State{queue.State(c.State)}, c.State
 	if c.State == "any" {

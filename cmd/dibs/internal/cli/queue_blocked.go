@@ -38,7 +38,7 @@ type blocker struct {
 
 func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
 	if c.LongLock < 0 {
-		return usage("--long-lock=%s: it is less than 0", c.LongLock)
+		return usage("--long-lock=%s: must be at least 0s", c.LongLock)
 	}
 	return a.withQueues(ctx, func(store *messagestore.Store, all []queue.Status) error {
 		if c.Queue != "" {

@@ -47,7 +47,7 @@ func (c *categoryFlags) filter() (messagestore.Filter, error) {
 	}
 	if c.Size != nil {
 		if *c.Size < 1 {
-			return f, usage("--size=%d: a group has at least one member", *c.Size)
+			return f, usage("--size=%d: must be at least 1", *c.Size)
 		}
 		f.GroupMember, f.GroupSize = *c.Member, *c.Size
 	}
@@ -127,7 +127,7 @@ func (c *tailCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.Interval < 10*time.Millisecond || c.Interval > time.Hour {
-		return usage("--interval=%v: it is between 10ms and 1h", c.Interval)
+		return usage("--interval=%v: must be between 10ms and 1h", c.Interval)
 	}
 	most, batch := limitOf(c.Limit)
 	return a.withStore(ctx, batch, func(store *messagestore.Store) error {

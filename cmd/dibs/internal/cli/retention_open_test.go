@@ -256,7 +256,7 @@ func TestEntitiesAreNotForgotten(t *testing.T) {
 	for _, flag := range []string{"--yes", "--dry-run"} {
 		refused := dibs.run(t, "forget", "account", "--older-than", "24h", flag)
 		require.Equal(t, 2, refused.code)
-		require.Contains(t, refused.stderr, `invalid category "account": it has snapshots, so its streams are entities`)
+		require.Contains(t, refused.stderr, `invalid category "account": must not have snapshots: its streams are entities`)
 	}
 	require.Equal(t, 2, strings.Count(dibs.ok(t, "stream", "account-1"), "\n"))
 }

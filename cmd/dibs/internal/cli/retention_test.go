@@ -125,7 +125,7 @@ func TestDeleteLeavesATombstone(t *testing.T) {
 			if stream := fmt.Sprint(m["stream"]); stream != "account-1" {
 				held := dibs.run(t, "delete", stream, "--yes", "--erase-name")
 				require.Equal(t, 2, held.code)
-				require.Contains(t, held.stderr, "it has the tombstone of a stream that was deleted with its name")
+				require.Contains(t, held.stderr, "must not be the tombstone of a stream that was deleted with its name")
 			}
 		}
 	}})

@@ -35,9 +35,9 @@ type standing struct {
 func (c *topCommand) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Every < 100*time.Millisecond:
-		return usage("--every=%v: it is at least 100ms", c.Every)
+		return usage("--every=%v: must be at least 100ms", c.Every)
 	case c.Times < 0:
-		return usage("--times=%d: it is at least 1", c.Times)
+		return usage("--times=%d: must be at least 1", c.Times)
 	}
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 		last := map[[2]string]standing{}

@@ -34,7 +34,7 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 	case c.Keep == nil && c.Before.IsZero() && len(c.Behind) == 0:
 		return usage("give --keep, --before, --behind or several of them")
 	case c.MinAge < 0:
-		return usage("--min-age=%s: it is less than 0", c.MinAge)
+		return usage("--min-age=%s: must be at least 0s", c.MinAge)
 	case c.MinAge == 0:
 		options.MinAge = retention.AnyAge
 	}

@@ -130,7 +130,7 @@ func parseExpected(s string) (messagestore.Version, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != s {
 		return 0, messagestore.NewInvalidError("expected version", s,
-			fmt.Sprintf("it is no-stream, exists, any, or a position from 0 to %d", int64(math.MaxInt64)))
+			fmt.Sprintf("must be no-stream, exists, any, or a position from 0 to %d", int64(math.MaxInt64)))
 	}
 	return messagestore.Version(n), nil
 }
@@ -139,10 +139,10 @@ func parseExpected(s string) (messagestore.Version, error) {
 func parseID(s string) (uuid.UUID, error) {
 	id, err := uuid.Parse(s)
 	if err != nil || id.String() != s {
-		return uuid.Nil, messagestore.NewInvalidError("message id", s, "it is not a UUID in lower case, like 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f")
+		return uuid.Nil, messagestore.NewInvalidError("message id", s, "must be a UUID in lower case, like 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f")
 	}
 	if id == uuid.Nil {
-		return uuid.Nil, messagestore.NewInvalidError("message id", s, "the nil UUID is the id of nothing")
+		return uuid.Nil, messagestore.NewInvalidError("message id", s, "must not be the nil UUID")
 	}
 	return id, nil
 }
@@ -154,11 +154,11 @@ func parsePlace(s string) (messagestore.StreamName, messagestore.Version, error)
 	}
 	i := strings.LastIndexByte(s, '@') // an identifier may hold one too
 	if i < 0 {
-		return "", 0, usage("--follow=%.80q: it is a stream and a position, like account-123@4", s)
+		return "", 0, usage("--follow=%.80q: must be a stream and a position, like account-123@4", s)
 	}
 	n, err := strconv.ParseInt(s[i+1:], 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != s[i+1:] {
-		return "", 0, usage("--follow=%.80q: after the last @ it has a position", s)
+		return "", 0, usage("--follow=%.80q: must have a position after the last @", s)
 	}
 	stream := messagestore.StreamName(s[:i])
 	return stream, messagestore.Version(n), stream.Validate()
@@ -183,7 +183,7 @@ func parseMetadata(raw json.RawMessage) (messagestore.Metadata, error) {
 		return m, messagestore.NewInvalidError("metadata", []byte(raw), err.Error())
 	}
 	if !json.Valid(raw) || bytes.TrimLeft(raw, " \t\r\n")[0] != '{' {
-		return m, messagestore.NewInvalidError("metadata", []byte(raw), "it is not a JSON object")
+		return m, messagestore.NewInvalidError("metadata", []byte(raw), "must be a JSON object")
 	}
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return m, messagestore.NewInvalidError("metadata", []byte(raw), err.Error())
