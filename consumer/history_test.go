@@ -24,6 +24,7 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -103,6 +104,10 @@ func (r *replaced) ReadStream(ctx context.Context, q messagestore.StreamQuery) (
 
 func (r *replaced) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	return r.driver().ReadCategory(ctx, q)
+}
+
+func (r *replaced) Report(ctx context.Context, q report.Query) (report.Report, error) {
+	return r.driver().Report(ctx, q)
 }
 
 func (r *replaced) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {

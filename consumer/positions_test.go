@@ -17,7 +17,6 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -29,8 +28,7 @@ import (
 func everyStore(t *testing.T, test func(t *testing.T, store *messagestore.Store, category messagestore.Category)) {
 	t.Helper()
 	for name, open := range map[string]func(t *testing.T) messagestore.Driver{
-		"Memory":      func(*testing.T) messagestore.Driver { return newDriver() },
-		"CannotCount": func(*testing.T) messagestore.Driver { return bare{newDriver()} },
+		"Memory": func(*testing.T) messagestore.Driver { return newDriver() },
 		"SQLite": func(t *testing.T) messagestore.Driver {
 			t.Helper()
 			driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)
@@ -687,6 +685,3 @@ func TestATimeIsFoundAmongMessages(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, none)
 }
-
-// A bare driver has none of the methods that a driver may have, but those of queues.
-type bare struct{ queuing.Driver }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/report"
 )
 
 // A Driver keeps messages in one kind of database. Only the drivers of this module implement it: it
@@ -94,6 +95,10 @@ type Driver interface {
 	// Count returns how many messages ReadCategory would return for q, page after page. It stops
 	// counting at q.Limit, which has no bound here.
 	Count(ctx context.Context, q CategoryQuery) (int64, error)
+
+	// Report counts messages by stream, type or category, without reading them out. It sees every
+	// append that returned before it was called. [report.Of] fills in the percentages.
+	Report(ctx context.Context, q report.Query) (report.Report, error)
 
 	// Heads returns, for each category in the order given, the global position of the last message
 	// that ReadCategory would return, 0 if there is none. A process calls it once for all its

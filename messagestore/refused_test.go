@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/removal"
-	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -510,10 +509,6 @@ var calls = map[string]func(ctx context.Context, s *messagestore.Store) error{
 	"end":     func(ctx context.Context, s *messagestore.Store) error { _, err := s.End(ctx, "account"); return err },
 	"position at": func(ctx context.Context, s *messagestore.Store) error {
 		_, err := s.PositionAt(ctx, "account", time.Now())
-		return err
-	},
-	"report": func(ctx context.Context, s *messagestore.Store) error {
-		_, err := report.Of(ctx, s, report.Query{By: []report.Key{report.ByType}})
 		return err
 	},
 	"categories": func(ctx context.Context, s *messagestore.Store) error { _, err := s.Categories(ctx, ""); return err },

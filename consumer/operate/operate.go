@@ -305,7 +305,7 @@ func (t *Target) firstOf(ctx context.Context, part checkpoint.Part) (first *mess
 
 func (t *Target) unknown(ctx context.Context) error {
 	unknown := &UnknownConsumerError{Category: t.log.Category, Name: t.log.Name}
-	streams, err := tailsOf(ctx, t.store, checkpoint.Positions(t.log.Category), checkpoint.Started{}.MessageType())
+	streams, err := tailsOf(ctx, t.store, checkpoint.Positions(t.log.Category))
 	if err != nil {
 		return err
 	}

@@ -25,35 +25,19 @@ func (t types) has(body messagestore.Body) bool {
 	return ok
 }
 
-// tailsOf returns the last message of each type in every stream of category: of all types, or of
-// the named ones. A store that can report ignores the names.
-func tailsOf(ctx context.Context, store *messagestore.Store, category messagestore.Category, of ...string) (map[messagestore.StreamName]types, error) {
+// tailsOf returns the last message of each type in every stream of category.
+func tailsOf(ctx context.Context, store *messagestore.Store, category messagestore.Category) (map[messagestore.StreamName]types, error) {
 	all := map[messagestore.StreamName]types{}
-	note := func(stream messagestore.StreamName, messageType string, t tail) {
+	q := report.Query{By: []report.Key{report.ByStream, report.ByType}, Category: string(category)}
+	counts, err := report.Of(ctx, store, q)
+	for _, row := range counts.Rows {
+		stream := messagestore.StreamName(row.Names[0])
 		if all[stream] == nil {
 			all[stream] = types{}
 		}
-		all[stream][messageType] = t
+		all[stream][row.Names[1]] = tail{messagestore.Version(row.LastPosition), messagestore.GlobalPosition(row.LastGlobalPosition), row.Last}
 	}
-	counts, err := report.Of(ctx, store, report.Query{By: []report.Key{report.ByStream, report.ByType}, Category: category})
-	for _, row := range counts.Rows {
-		note(messagestore.StreamName(row.Names[0]), row.Names[1], tail{row.LastPosition, row.LastGlobalPosition, row.Last})
-	}
-	if !errors.Is(err, messagestore.ErrNotSupported) {
-		return all, err
-	}
-	q := messagestore.CategoryQuery{Category: category, Limit: 100, Filter: messagestore.Filter{Types: of}} // messages may be large
-	for more := true; more; {
-		page, err := store.ReadCategoryPage(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range page.Messages {
-			note(m.Stream, m.Type, tail{m.Position, m.GlobalPosition, m.Time})
-		}
-		q.From, more = page.Next, page.More
-	}
-	return all, nil
+	return all, err
 }
 
 // count returns the number of messages for q, up to q.Limit.

@@ -26,7 +26,7 @@ var imports = map[string][]string{
 	"migrations":                         {"internal/pglink"},
 	"internal/exactjson":                 {"internal/text"},
 	"internal/text":                      {},
-	"messagestore":                       {"logger", "internal/outage", "internal/exactjson", "internal/calling", "internal/text"},
+	"messagestore":                       {"logger", "internal/outage", "internal/exactjson", "internal/report", "internal/calling", "internal/text"},
 	"messagestore/memory":                {"messagestore", "internal/queuing", "internal/queuestate", "internal/report", "internal/removal"},
 	"internal/outage":                    {"logger"},
 	"internal/pglink":                    {"logger", "internal/outage", "internal/calling", "internal/text"},
@@ -40,7 +40,7 @@ var imports = map[string][]string{
 	"messagestore/storetest":             {"messagestore", "internal/report", "internal/exactjson", "internal/testkit", "internal/removal", "internal/text"},
 	"internal/waiting":                   {"logger", "messagestore", "internal/outage", "internal/text", "internal/calling"},
 	"internal/removal":                   {"messagestore", "internal/text"},
-	"internal/report":                    {"messagestore"},
+	"internal/report":                    {},
 	"internal/keys":                      {"messagestore", "internal/exactjson", "internal/text"},
 
 	"queue":                        {"logger", "messagestore", "internal/queuing", "internal/calling", "internal/exactjson", "internal/waiting", "internal/text", "internal/work", "internal/outage"},

@@ -10,9 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ report.Driver = (*Driver)(nil)
-
-// Report implements the driver's part of internal/report, for the command dibs report.
+// Report implements [messagestore.Driver].
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	if err := ctx.Err(); err != nil {
 		return report.Report{}, err
@@ -23,7 +21,7 @@ func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, err
 	var counts report.Report
 	groups := map[[3]string]*report.Row{}
 	for category, messages := range d.categories {
-		if q.Category != "" && category != q.Category {
+		if q.Category != "" && category != messagestore.Category(q.Category) {
 			continue
 		}
 		counts.Messages += int64(len(messages))
@@ -79,8 +77,8 @@ func (m *message) countIn(row *report.Row) {
 	if r.Time.After(row.Last) {
 		row.Last = r.Time
 	}
-	row.LastPosition = max(row.LastPosition, r.Position)
-	row.LastGlobalPosition = max(row.LastGlobalPosition, r.GlobalPosition)
+	row.LastPosition = max(row.LastPosition, int64(r.Position))
+	row.LastGlobalPosition = max(row.LastGlobalPosition, int64(r.GlobalPosition))
 }
 
 func inOrder(order report.Order, a, b report.Row) int {

@@ -90,7 +90,7 @@ func scenes(ways []way) (all []scene) {
 				return d.Categories(ctx, string(c.category))
 			}),
 			reads("report", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
-				return d.Report(ctx, report.Query{By: []report.Key{report.ByStream}, Category: c.category, Sort: report.SortByName, Limit: 10})
+				return d.Report(ctx, report.Query{By: []report.Key{report.ByStream}, Category: string(c.category), Sort: report.SortByName, Limit: 10})
 			}),
 			reads("now", w, func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) {
 				_, err := d.Now(ctx)

@@ -91,7 +91,7 @@ func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 		resolved, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}})
 		require.NoError(t, err, where)
 		require.Len(t, resolved, 1)
-		query := report.Query{By: []report.Key{report.ByStream}, Category: stream.Category()}
+		query := report.Query{By: []report.Key{report.ByStream}, Category: string(stream.Category())}
 		outside, err := report.Of(t.Context(), store, query)
 		require.NoError(t, err, where)
 		require.Len(t, outside.Rows, 1)

@@ -13,8 +13,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Report implements the driver's part of internal/report, for the command dibs report. It runs one
-// statement, which takes no lock that a writer waits for.
+// Report implements [messagestore.Driver] by one statement, which takes no lock that a writer waits
+// for.
 func (r reader) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	by := make([]string, len(q.By))
 	for i, key := range q.By {
@@ -37,7 +37,7 @@ func (r reader) Report(ctx context.Context, q report.Query) (report.Report, erro
 			return nil
 		}
 		row.First, row.Last = timeIn(first), timeIn(last)
-		row.LastPosition, row.LastGlobalPosition = messagestore.Version(position.Int64), messagestore.GlobalPosition(global.Int64)
+		row.LastPosition, row.LastGlobalPosition = position.Int64, global.Int64
 		counts.Rows = append(counts.Rows, row)
 		return nil
 	})

@@ -9,9 +9,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ report.Driver = (*Driver)(nil)
-
-// Report implements the driver's part of internal/report, for the command dibs report.
+// Report implements [messagestore.Driver].
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	keys := make([]any, 3)
 	for i, key := range q.By {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -72,7 +71,6 @@ const (
 	manyUsers need = 1 << iota
 	reopening
 	another
-	reporting
 	telling
 )
 
@@ -108,9 +106,6 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 	}
 	f := &fixture{driver: options.Open(t), category: Category(t), options: options}
 	f.store = testkit.Must(messagestore.New(f.driver, &messagestore.Config{BatchSize: 3}))
-	if _, ok := f.driver.(report.Driver); needs&reporting != 0 && !ok {
-		t.Skipf("not applicable: report: %v", messagestore.ErrNotSupported)
-	}
 	if needs&telling != 0 && !tellsHeads(t, f.driver) {
 		t.Skipf("not applicable: heads: %v", messagestore.ErrNotSupported)
 	}

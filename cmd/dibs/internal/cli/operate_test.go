@@ -230,20 +230,6 @@ func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) { dibs.script(t, "parked", store, nil) })
 }
 
-// A driver that cannot count says so.
-type plainDriver struct{ messagestore.Driver }
-
-func TestAStoreThatCannotCountSaysSo(t *testing.T) {
-	t.Parallel()
-	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
-		return testkit.Must(messagestore.New(plainDriver{memory.New()}, nil)), nil
-	}
-	var stdout, stderr strings.Builder
-	code := cli.RunOver(t.Context(), open, []string{"report", "streams", "--store", "memory:"}, &stdout, &stderr, func(string) string { return "" })
-	require.Equal(t, 1, code)
-	require.Contains(t, stderr.String(), messagestore.ErrNotSupported.Error())
-}
-
 func TestTheEpochIsShownAndRaised(t *testing.T) {
 	t.Parallel()
 	dibs := &shell{env: map[string]string{"DATABASE_URL": pgtest.Database(t)}}

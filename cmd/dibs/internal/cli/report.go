@@ -3,9 +3,12 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
@@ -22,7 +25,7 @@ type reportCommand struct {
 
 func (c *reportCommand) query() (report.Query, error) {
 	q := report.Query{
-		Category: messagestore.Category(c.Category), Containing: c.Like, Sort: report.Order(c.Sort), Limit: c.Limit,
+		Category: c.Category, Containing: c.Like, Sort: report.Order(c.Sort), Limit: c.Limit,
 	}
 	keys := map[string]report.Key{
 		"streams": report.ByStream, "types": report.ByType, "categories": report.ByCategory,
@@ -43,10 +46,51 @@ func (c *reportCommand) query() (report.Query, error) {
 		q.By = append(q.By, report.Key(key))
 	}
 	if strings.Contains(c.Category, "-") { // which no category has, of whichever client
-		return q, q.Category.Validate()
+		return q, messagestore.Category(c.Category).Validate()
+	}
+	if err := checkReport(q); err != nil {
+		return q, fmt.Errorf("report: %w", err)
 	}
 	return q, nil
 }
+
+// checkReport refuses a query that no store answers. The error matches [messagestore.ErrInvalid].
+func checkReport(q report.Query) error {
+	for i, key := range q.By {
+		switch {
+		case key != report.ByStream && key != report.ByType && key != report.ByCategory:
+			return messagestore.NewInvalidError("report by", string(key), "must be stream, type or category")
+		case slices.Contains(q.By[:i], key):
+			return messagestore.NewInvalidError("report by", string(key), "must not be named twice")
+		}
+	}
+	switch q.Sort {
+	case "", report.SortByName, report.SortByMessages, report.SortByBytes, report.SortByLast:
+	default:
+		return messagestore.NewInvalidError("report order", string(q.Sort), "must be name, messages, bytes or last")
+	}
+	if q.Limit < 0 {
+		return messagestore.NewInvalidError("limit", q.Limit, "must be at least 0")
+	}
+	return errors.Join(checkReportText("category", q.Category), checkReportText("containing", q.Containing))
+}
+
+// checkReportText refuses texts that cannot be in a name in any store, because databases do not accept
+// them in a query.
+func checkReportText(field, text string) error {
+	switch {
+	case !utf8.ValidString(text):
+		return messagestore.NewInvalidError(field, text, "must be valid UTF-8")
+	case strings.ContainsRune(text, 0):
+		return messagestore.NewInvalidError(field, text, "must not contain U+0000")
+	case len(text) > maxReportText:
+		return messagestore.NewInvalidError(field, text, fmt.Sprintf("must be at most %d bytes, and is %d", maxReportText, len(text)))
+	}
+	return nil
+}
+
+// maxReportText is above [text.MaxNameBytes]: other clients may have written longer names.
+const maxReportText = 8 << 10
 
 func (c *reportCommand) Run(ctx context.Context, a *app) error {
 	q, err := c.query()
@@ -63,7 +107,7 @@ func (c *reportCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if counts.Messages == 0 {
-			if err := requireCategory(ctx, store, q.Category); err != nil {
+			if err := requireCategory(ctx, store, messagestore.Category(c.Category)); err != nil {
 				return err
 			}
 		}

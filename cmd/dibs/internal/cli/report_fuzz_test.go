@@ -1,4 +1,4 @@
-package report
+package cli
 
 import (
 	"strings"
@@ -7,11 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-func FuzzQueriesAreRefusedOrTold(f *testing.F) {
+func FuzzReportsAreRefusedOrTold(f *testing.F) {
 	f.Add("stream", "type", "name", "account", "x", 1)
 	f.Add("stream", "stream", "", "", "", -1)
 	f.Add("message", "", "size", "a\x00", "\xff", 0)
@@ -20,11 +20,11 @@ func FuzzQueriesAreRefusedOrTold(f *testing.F) {
 		known := map[string]bool{"stream": true, "type": true, "category": true}
 		sorts := map[string]bool{"": true, "name": true, "messages": true, "bytes": true, "last": true}
 		text := func(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") && len(s) <= 8192 }
-		q := Query{By: []Key{Key(one), Key(two)}, Sort: Order(sort), Category: messagestore.Category(category), Containing: containing, Limit: limit}
+		q := report.Query{By: []report.Key{report.Key(one), report.Key(two)}, Sort: report.Order(sort), Category: category, Containing: containing, Limit: limit}
 		if two == "" {
 			q.By = q.By[:1]
 		}
-		err := q.validate()
+		err := checkReport(q)
 		require.Equal(t, known[one] && (two == "" || known[two] && one != two) && sorts[sort] && text(category) && text(containing) && limit >= 0, err == nil, "%v", err)
 		if err != nil {
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
@@ -32,20 +32,3 @@ func FuzzQueriesAreRefusedOrTold(f *testing.F) {
 		}
 	})
 }
-
-func TestAStoreThatCannotReportSaysSo(t *testing.T) {
-	t.Parallel()
-	q := Query{By: []Key{ByStream}}
-
-	_, err := Of(t.Context(), nil, q)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = Of(t.Context(), &messagestore.Store{}, q)
-	require.ErrorContains(t, err, "is the zero Store")
-	_, err = Of(nil, testkit.Must(messagestore.New(single{}, nil)), q) //nolint:staticcheck // the mistake
-	require.ErrorContains(t, err, "invalid context")
-	_, err = Of(t.Context(), testkit.Must(messagestore.New(single{}, nil)), q)
-	require.ErrorIs(t, err, messagestore.ErrNotSupported)
-}
-
-// single is a driver that cannot count.
-type single struct{ messagestore.Driver }
