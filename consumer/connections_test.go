@@ -64,7 +64,7 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	close(first)
 
 	testkit.AwaitTrue(t, "the checkpoint moves", func() bool { return positionsNow(t, other, category)[0].Position > 0 })
-	few := log.of(t, "Concurrency is above the connections of the store's pool")
+	few := log.of(t, "Concurrency is greater than the number of connections in the store's pool")
 	require.Len(t, few, 1)
 	require.Equal(t, []any{3.0, 2.0}, []any{few[0]["concurrency"], few[0]["connections"]})
 

@@ -13,7 +13,7 @@ import (
 
 // errUnfair ends a run if its member has slots to give up, or free ones to take. The next run
 // begins with the member's share.
-var errUnfair = errors.New("the member's share of the category is another")
+var errUnfair = errors.New("the member's share of the category has changed")
 
 // A handover ends a run at a moment when no message is in flight: it takes no further messages, and
 // if those in flight take long, it lets the run go on and tries again later. So a handler that runs

@@ -43,6 +43,6 @@ func (c *Consumer) sayFewConnections() {
 	if n := c.store.Connections(); !c.said.few && n > 0 && n < c.config.Concurrency {
 		c.said.few = true
 		c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Int("concurrency", c.config.Concurrency).Int("connections", n).
-			Msg("Concurrency is above the connections of the store's pool: handlers that use one each wait for each other")
+			Msg("Concurrency is greater than the number of connections in the store's pool: handlers that use one each wait for each other")
 	}
 }

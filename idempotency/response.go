@@ -175,7 +175,7 @@ func (s forms) decode(id identity, raw json.RawMessage) (r Response, ok bool, er
 	}
 	switch {
 	case !slices.ContainsFunc(s.secrets, func(secret []byte) bool { return hmac.Equal([]byte(f.Sum), []byte(f.sum(id, secret))) }):
-		return r, false, corrupt("its sum is another: it was changed, belongs to another key, or was made with another secret")
+		return r, false, corrupt("its checksum does not match: it was changed, belongs to another key, or was made with another secret")
 	case f.Status < 200 || f.Status > 999:
 		return r, false, corrupt("status: %d is none", f.Status)
 	case f.Text != "" && len(f.Bytes) > 0:

@@ -81,7 +81,7 @@ func (e *LeaseLostError) Error() string {
 		case by.Status == Free && by.Token == e.Token:
 			cause = "it was released"
 		default:
-			cause = fmt.Sprintf("session %.80q came after it, with token %d", by.Session, by.Token)
+			cause = fmt.Sprintf("session %.80q took over, with token %d", by.Session, by.Token)
 		}
 	}
 	return fmt.Sprintf("lease lost: token %d of session %.80q on %s: %s", e.Token, e.Session, e.Stream, cause)
@@ -114,7 +114,7 @@ type graceExceededError struct {
 
 // Error names the intent and the grace.
 func (e *graceExceededError) Error() string {
-	return fmt.Sprintf("the work on %s with token %d goes on %v after its lease: %v", e.Stream, e.Token, e.Grace, e.Lost)
+	return fmt.Sprintf("the work on %s with token %d still runs %v after the end of its lease: %v", e.Stream, e.Token, e.Grace, e.Lost)
 }
 
 // Is reports whether target is [ErrGraceExceeded].

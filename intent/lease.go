@@ -156,7 +156,7 @@ func (l *Lease) Err() error {
 	case l.over != nil:
 		return l.over
 	case time.Until(l.assured) <= 0:
-		return l.lost(nil, "its time is over, and no extension has reached the store")
+		return l.lost(nil, "the lease is over, and no extension has reached the store")
 	}
 	return nil
 }
@@ -501,7 +501,7 @@ func (l *Lease) isConfirmation(body messagestore.Body, err error) bool {
 // the successor is not visible, so there is only the conflict.
 func (l *Lease) failed(err error) error {
 	if !errors.Is(err, ErrLeaseLost) && l.Lost(err) {
-		return errors.Join(l.ended(l.lost(nil, "another message came after it"), false), err)
+		return errors.Join(l.ended(l.lost(nil, "another message was written after it"), false), err)
 	}
 	return err
 }

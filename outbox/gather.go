@@ -119,7 +119,7 @@ func (g *gathering) call(ctx context.Context, all []*waiting) (answers []error) 
 		}
 		answers = g.sink.SendAll(ctx, messages)
 		if len(answers) != len(messages) {
-			return fmt.Errorf("the sink has %d answers for %d messages", len(answers), len(messages))
+			return fmt.Errorf("the sink returned %d answers for %d messages", len(answers), len(messages))
 		}
 		return nil
 	})

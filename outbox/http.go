@@ -330,7 +330,7 @@ func (s *HTTPSink) failed(err error) error {
 }
 
 var (
-	errNoAnswer = errors.New("there is no answer of HTTP, or it cannot be read, or its headers are larger than 64 KiB")
+	errNoAnswer = errors.New("there was no HTTP response, or it cannot be read, or its headers are larger than 64 KiB")
 	errTimeout  = errors.New("it took too long")
 )
 

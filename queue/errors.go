@@ -18,7 +18,7 @@ var (
 	ErrLost = work.ErrLost
 
 	// ErrWorking is returned by [Queue.Work] while an earlier call works on the queue.
-	ErrWorking = errors.New("Work is called already")
+	ErrWorking = errors.New("Work was called already")
 
 	// ErrRemoved is returned by a call for a queue that was removed ([Queue.Remove]). It ends
 	// [Queue.Work].
@@ -62,7 +62,7 @@ type KeyReusedError struct {
 
 // Error names the key and the earlier item.
 func (e *KeyReusedError) Error() string {
-	return fmt.Sprintf("unique key %.80q: it is of another item, %s", e.Key, e.Met)
+	return fmt.Sprintf("unique key %.80q: another item has it, %s", e.Key, e.Met)
 }
 
 // Unwrap makes a handler that returns the error park its message.

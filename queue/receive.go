@@ -152,7 +152,7 @@ func (q *Queue) end(ctx context.Context, session int64, lease time.Duration, f q
 		err = o.Of(err)
 	}
 	if err == nil && len(taken.Endings) != 1 {
-		err = fmt.Errorf("%w: the store told %d endings of 1", messagestore.ErrOutcomeUnknown, len(taken.Endings))
+		err = fmt.Errorf("%w: the store returned %d endings for 1", messagestore.ErrOutcomeUnknown, len(taken.Endings))
 	}
 	if err != nil {
 		return 0, err

@@ -14,7 +14,7 @@ import (
 // ErrStale says that a row has changed since it was read. If a function of [Transact] or package
 // inbox returns it, the transaction is rolled back, and the function is called again in a new one,
 // up to five times. ErrStale may be wrapped.
-var ErrStale error = &calling.RetryableError{Cause: errors.New("a row has moved on since it was read")}
+var ErrStale error = &calling.RetryableError{Cause: errors.New("a row has changed since it was read")}
 
 // Transact returns a handler that handles each key's command once, by calling f in a transaction of
 // the store txs. The reservation, the SQL of f and the writes that f returns are committed

@@ -148,7 +148,7 @@ func invalid(field string, value any, rule string) error {
 // skipped returns the error that suspends a saga because a function has returned handler.Skip. A
 // saga cannot skip a step, because the next ones need its output.
 func skipped(step string, err error) error {
-	return suspend(whyInvalid, step, fmt.Errorf("handler.Skip is for a message, and a saga passes over nothing: return nil, or handler.Refuse: %w", err))
+	return suspend(whyInvalid, step, fmt.Errorf("handler.Skip is for messages, and a saga cannot skip a step: return nil or handler.Refuse: %w", err))
 }
 
 const maxText = 500

@@ -375,7 +375,7 @@ func (o *Operator) Cancel(ctx context.Context, id, reason string) (Status[json.R
 		case l.compensating != nil || l.cancel != nil && !l.pivoted():
 			return "it is being undone already"
 		case l.pivoted():
-			return "a step is done behind which there is no way back"
+			return "a pivot is done, so it cannot be undone"
 		}
 		return ""
 	})
@@ -387,7 +387,7 @@ func (o *Operator) Cancel(ctx context.Context, id, reason string) (Status[json.R
 func (o *Operator) Resume(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "resume", id, reason, resumedEvent{Reason: reason, By: o.by}, func(l *life) string {
 		if l.suspended == nil {
-			return "only a suspended saga is resumed"
+			return "only a suspended saga can be resumed"
 		}
 		return ""
 	})
@@ -418,7 +418,7 @@ func (o *Operator) Resolve(ctx context.Context, id, reason string) (Status[json.
 	return o.change(ctx, "resolve", id, reason, resolvedEvent{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
 		case l.suspended == nil:
-			return "only a suspended saga is resolved"
+			return "only a suspended saga can be resolved"
 		case l.suspended.Why == whyDead:
 			return "it is dead: resume it"
 		case !l.pivoted():

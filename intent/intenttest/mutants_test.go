@@ -303,7 +303,7 @@ var mutants = []mutant{
 	},
 	{
 		"a key's life that cannot end", "../internal/removal/keylife.go",
-		`return invalidKeyLife(life, "no key of this store`, `return nil // ("no key of this store`,
+		`return invalidKeyLife(life, "must be left out: no key of this store`, `return nil // ("must be left out: no key of this store`,
 		[]string{"KeyLife/IsRefusedWhereKeysStay"},
 	},
 	{

@@ -212,7 +212,7 @@ func (e *Encoder) Parameters() [][]byte {
 }
 
 // ErrNoList is returned when a column is not a list of the expected type.
-var ErrNoList = errors.New("the database answered with a column that is no such list")
+var ErrNoList = errors.New("the database answered with a malformed list")
 
 // Elements returns the elements of a one-dimensional list of type oid, as slices of value; a null
 // element is nil. It returns nil for a null or an empty list.

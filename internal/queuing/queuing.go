@@ -442,7 +442,7 @@ func (removedError) Is(target error) bool { return target == calling.ErrLasting 
 
 // ErrTooManyQueues is returned by a call that would make one more queue in a category that has
 // [MaxQueues]. Nothing was changed, and the call fails until a queue of the category is removed.
-var ErrTooManyQueues error = calling.LastingError(fmt.Sprintf("the category has %d queues, and no more are made: remove those that nothing works on", MaxQueues))
+var ErrTooManyQueues error = calling.LastingError(fmt.Sprintf("the category has %d queues, which is the limit: remove those that nothing works on", MaxQueues))
 
 // MaxWaiting bounds the count of [RemovedQueue].Waiting.
 const MaxWaiting = 100_000

@@ -440,7 +440,7 @@ func (w *worker) takeIn(ctx context.Context, began time.Time, due []*ending, t q
 		ended += len(e.also)
 	}
 	if err == nil && len(taken.Endings) != ended {
-		err = fmt.Errorf("%w: the store told %d endings of %d", messagestore.ErrOutcomeUnknown, len(taken.Endings), ended)
+		err = fmt.Errorf("%w: the store returned %d endings for %d", messagestore.ErrOutcomeUnknown, len(taken.Endings), ended)
 	}
 	if err != nil {
 		w.renew = w.renew || errors.Is(err, messagestore.ErrOutcomeUnknown)

@@ -33,7 +33,7 @@ func (a *answer) metIn() *messagestore.Message {
 	return a.met
 }
 
-var errNoAnswer = errors.New("append a message: the database answered with what is no answer")
+var errNoAnswer = errors.New("malformed reply to append_one")
 
 // readOne reads a record: outcome, version, global position, id, time; then the type, data and
 // metadata of the message that the write met, and the time at which that was the last message. The

@@ -218,7 +218,7 @@ func (t *transaction) reason(ctx context.Context, appends []messagestore.Append)
 	case err != nil && (pglink.Retryable(err) || pglink.Stale(err)):
 		return nil, &calling.RetryableError{Cause: failed(err)}
 	case err != nil:
-		return nil, refused(fmt.Errorf("the messages are not written, and the question why failed: %w", err), appends)
+		return nil, refused(fmt.Errorf("the messages were not written, and finding the reason failed: %w", err), appends)
 	case t.fences.raised(answers):
 		return nil, &calling.RetryableError{Cause: errors.New("a fence was raised")}
 	case len(answers) > 0 && answers[0].outcome == "written":

@@ -229,7 +229,7 @@ func (d *Driver) Over(ctx context.Context, tx any) (messagestore.Driver, error) 
 		}
 		return nil, fmt.Errorf("%w: a *sql.Tx is that of a function of Transact, with its context", messagestore.ErrNotSupported)
 	}
-	return nil, fmt.Errorf("%w: a %T is no pgx.Tx", messagestore.ErrNotSupported, tx)
+	return nil, fmt.Errorf("%w: a %T is not a pgx.Tx", messagestore.ErrNotSupported, tx)
 }
 
 var errNoDatabase = messagestore.NewInvalidError("database", nil, "must not be nil: give a pool, a connection or a transaction")

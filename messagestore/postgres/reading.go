@@ -24,7 +24,7 @@ type reading struct {
 	full  bool
 }
 
-var errNoMessage = errors.New("read messages: the database answered with what is no message")
+var errNoMessage = errors.New("malformed reply to a read of messages")
 
 // take reads a row. The columns are in the connection's buffers.
 func (r *reading) take(columns [][]byte) error {

@@ -23,7 +23,7 @@ func (f *file) check() error {
 	info, err := os.Stat(f.path)
 	switch {
 	case err != nil:
-		return &openError{path: f.path, rule: "it was there when it was opened, and is not now", cause: err}
+		return &openError{path: f.path, rule: "the file was there when it was opened, and is gone now", cause: err}
 	case !os.SameFile(f.info, info):
 		return &openError{path: f.path, rule: "another file is in the place of the one that was opened: open it again"}
 	}

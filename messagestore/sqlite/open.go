@@ -113,7 +113,7 @@ func logAhead(ctx context.Context, conn *sql.Conn) error {
 		return err
 	}
 	if mode != "wal" {
-		return fmt.Errorf("write-ahead logging is not to be had here (the journal mode stays %q): is it on a network file system?", mode)
+		return fmt.Errorf("write-ahead logging is not available here (the journal mode stays %q): is the file on a network file system?", mode)
 	}
 	return nil
 }

@@ -315,7 +315,7 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 func (d *Driver) Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error) {
 	err := config.Validate()
 	if err == nil && config != nil && config.Amcheck {
-		err = fmt.Errorf("amcheck is of PostgreSQL: %w", messagestore.ErrNotSupported)
+		err = fmt.Errorf("amcheck needs PostgreSQL: %w", messagestore.ErrNotSupported)
 	}
 	var v *verifier
 	if err == nil {

@@ -146,7 +146,7 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 func (d *Driver) Over(_ context.Context, tx any) (messagestore.Driver, error) {
 	t, is := tx.(*sql.Tx)
 	if !is {
-		return nil, fmt.Errorf("%w: a %T is no *sql.Tx", messagestore.ErrNotSupported, tx)
+		return nil, fmt.Errorf("%w: a %T is not a *sql.Tx", messagestore.ErrNotSupported, tx)
 	}
 	if last := d.last.Load(); last != nil && last.tx == t {
 		return last.driver, nil

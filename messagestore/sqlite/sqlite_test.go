@@ -218,7 +218,7 @@ func TestCheckFindsAFileThatIsGoneOrReplaced(t *testing.T) {
 	require.NoError(t, store.Check(t.Context()))
 
 	require.NoError(t, os.Rename(path, path+".old"))
-	require.ErrorContains(t, store.Check(t.Context()), "it was there when it was opened, and is not now")
+	require.ErrorContains(t, store.Check(t.Context()), "the file was there when it was opened, and is gone now")
 	require.ErrorIs(t, store.CheckReading(t.Context()), os.ErrNotExist)
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.ErrorContains(t, store.Check(t.Context()), "another file is in the place of the one that was opened")

@@ -924,7 +924,7 @@ func (c *Cron) skip(ctx context.Context, s *schedule, ticks []time.Time) error {
 	s.skips, s.skipped = max(s.skips, int64(written.Version)+1), later(s.skipped, ticks[len(ticks)-1])
 	if !written.Duplicate {
 		c.config.Logger.Info().Str("category", string(c.category)).Str("schedule", s.Name).Time("tick", s.skipped).Int("ticks", len(records)).
-			Int64("behind", int64(s.item)).Msg("tick skipped: the item of the one before it is not finished")
+			Int64("behind", int64(s.item)).Msg("tick skipped: the item of the tick before is not finished")
 	}
 	return nil
 }

@@ -329,9 +329,9 @@ func (g *Group) mistake(lowest messagestore.GlobalPosition) string {
 		case p.Position < 0:
 			return fmt.Sprintf("position %d of its slots is less than 0", p.Position)
 		case all&p.Slots != 0:
-			return "two of its parts have one slot"
+			return "two of its parts have the same slot"
 		case p.Holder != uuid.Nil && g.member(p.Holder) == nil:
-			return fmt.Sprintf("%s holds slots and is no member", p.Holder)
+			return fmt.Sprintf("%s holds slots and is not a member", p.Holder)
 		}
 		all |= p.Slots
 	}
