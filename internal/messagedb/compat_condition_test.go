@@ -260,16 +260,16 @@ func TestStrictNamesRefuseWhatAppendWould(t *testing.T) {
 	cases := []struct{ stream, kind, data, wrong any }{
 		{"a-1", "T", js(`{}`), nil},
 		{"a:command-1+2", "T", nil, nil},
-		{"a", "T", js(`{}`), "stream_name: it is no stream name"},
-		{"", "T", js(`{}`), "stream_name: it is no stream name"},
-		{"a-", "T", js(`{}`), "stream_name: it is no stream name"},
-		{"a-1\n", "T", js(`{}`), "stream_name: it is no stream name"},
-		{"a-" + strings.Repeat("1", 254), "T", js(`{}`), "stream_name: it is no stream name"},
-		{"a-2", "", js(`{}`), "type: it is no message type"},
-		{"a-2", " T", js(`{}`), "type: it is no message type"},
-		{"a-2", "T", js(`[]`), "data: it is not an object that can be stored"},
-		{"a-2", "T", js(`"x"`), "data: it is not an object that can be stored"},
-		{"a-2", "T", js(fmt.Sprintf(`{"a": %q}`, strings.Repeat("x", 983040))), "data: it is not an object that can be stored"},
+		{"a", "T", js(`{}`), "stream_name: must be a stream name"},
+		{"", "T", js(`{}`), "stream_name: must be a stream name"},
+		{"a-", "T", js(`{}`), "stream_name: must be a stream name"},
+		{"a-1\n", "T", js(`{}`), "stream_name: must be a stream name"},
+		{"a-" + strings.Repeat("1", 254), "T", js(`{}`), "stream_name: must be a stream name"},
+		{"a-2", "", js(`{}`), "type: must be a message type"},
+		{"a-2", " T", js(`{}`), "type: must be a message type"},
+		{"a-2", "T", js(`[]`), "data: must be a JSON object that can be stored"},
+		{"a-2", "T", js(`"x"`), "data: must be a JSON object that can be stored"},
+		{"a-2", "T", js(fmt.Sprintf(`{"a": %q}`, strings.Repeat("x", 983040))), "data: must be a JSON object that can be stored"},
 	}
 	for _, c := range cases {
 		require.Empty(t, put(c.stream, c.kind, c.data), "%v", c)
@@ -283,7 +283,7 @@ func TestStrictNamesRefuseWhatAppendWould(t *testing.T) {
 		}
 		require.Equal(t, want, put(c.stream, c.kind, c.data), "%.100v", c)
 	}
-	require.Equal(t, "ERROR P0001 invalid stream_name: it is no stream name", s.do(t, step{sql: "insert into messages (stream_name, type) values ('a', 'T')"}, modes[0], "").Error)
+	require.Equal(t, "ERROR P0001 invalid stream_name: must be a stream name", s.do(t, step{sql: "insert into messages (stream_name, type) values ('a', 'T')"}, modes[0], "").Error)
 }
 
 // The owner opens conditions for all; a session may close them for itself, as in message-db.

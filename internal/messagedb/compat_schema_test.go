@@ -157,7 +157,7 @@ func TestWritesToTheViewAreWrites(t *testing.T) {
 			{sql: "insert into MS.messages (stream_name, position, type, global_position) values ('a-1', 1, 'T', 70)", ours: fails("428C9", "a message gets its global_position and its time when it is written")},
 			{sql: "insert into MS.messages (stream_name, position, type, time) values ('a-1', 1, 'T', '2000-01-01')", ours: fails("428C9", "a message gets its global_position and its time when it is written")},
 			{sql: "insert into MS.messages (stream_name, type) values ('c-1', 'T')", ours: func(answer) answer { return answer{Tag: "INSERT 0 1"} }},
-			{sql: "insert into MS.messages (stream_name, position, type) values ('d-1', 0, 'dibs:Tombstone')", ours: fails("P0001", "invalid type: it is no message type")},
+			{sql: "insert into MS.messages (stream_name, position, type) values ('d-1', 0, 'dibs:Tombstone')", ours: fails("P0001", "invalid type: must be a message type")},
 		}},
 		{"nothing is changed or removed", steps{
 			{sql: "select MS.write_message($1, 'a-1', 'T', '{}')", args: []any{id(1)}},

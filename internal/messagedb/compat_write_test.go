@@ -150,7 +150,7 @@ func TestWriteMessageIsTheSame(t *testing.T) {
 			{sql: "begin"}, writing(1, "a-1"), version(2, "a-1", 0), version(3, "a-1", 0), writing(4, "a-1"), {sql: "commit"}, written,
 		}},
 		{"types that begin with dibs: are ours", steps{
-			{sql: "select MS.write_message($1, 'a-1', 'dibs:Tombstone', '{}')", args: []any{id(1)}, ours: fails("P0001", "invalid type: it is no message type")},
+			{sql: "select MS.write_message($1, 'a-1', 'dibs:Tombstone', '{}')", args: []any{id(1)}, ours: fails("P0001", "invalid type: must be a message type")},
 			{sql: "select MS.write_message($1, 'b-1', 'dibs', '{}')", args: []any{id(2)}},
 		}},
 	})
