@@ -204,6 +204,39 @@ func TestAMessageThatIsDroppedIsNotRedriven(t *testing.T) {
 	})
 }
 
+// A queue of parked messages that anybody else made would follow the category, and nothing could be parked in it.
+func TestOnlyAConsumerMakesTheQueueOfItsParkedMessages(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		write(t, store, category.Stream("1"), Deposited{1})
+		parked := testkit.Must(operate.Consumer(store, category, "ledger").Parked())
+		at := testkit.Must(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 1})).Messages[0].GlobalPosition
+		work := map[string]func() error{
+			"receive": func() error {
+				_, err := parked.Receive(t.Context(), 1, nil)
+				return err
+			},
+			"work": func() error { return parked.Work(t.Context(), &journal{}, nil) },
+		}
+		for name, call := range work {
+			require.ErrorIs(t, call(), messagestore.ErrInvalid, name)
+		}
+		require.ErrorIs(t, parked.Pause(t.Context()), messagestore.ErrInvalid)
+		_, err := parked.Cancel(t.Context(), "void", at)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+
+		park(t, store, category, "ledger")
+		for name, call := range work {
+			require.ErrorIs(t, call(), messagestore.ErrInvalid, name)
+		}
+		require.NoError(t, parked.Pause(t.Context()))
+		require.NoError(t, parked.Resume(t.Context()))
+		cancelled, err := parked.Cancel(t.Context(), "void", at)
+		require.NoError(t, err)
+		require.Equal(t, []messagestore.GlobalPosition{at}, cancelled)
+	})
+}
+
 // A run that ends at once has parked a message and stored no checkpoint. What becomes of the item until the next run comes to
 // the message is not undone: that run passes it.
 func TestWhatWasParkedForAnOperatorIsNotParkedAgain(t *testing.T) {

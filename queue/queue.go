@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -148,6 +149,18 @@ func (q *Queue) use() error {
 		return messagestore.NewInvalidError("queue", nil, "must be made by New")
 	}
 	return nil
+}
+
+// keepsParked reports whether it is the queue of a consumer's parked messages, which only the consumer makes and works on.
+func (q *Queue) keepsParked() bool {
+	return strings.HasPrefix(q.of.Name, queuing.ParkedPrefix(q.of.Category))
+}
+
+func (q *Queue) refuseParked() error {
+	if !q.keepsParked() {
+		return nil
+	}
+	return messagestore.NewInvalidError("queue", q.of.Name, "it keeps parked messages, and their consumer works on it")
 }
 
 // Status returns the queue's state in its store. The error matches [messagestore.ErrNotFound] if
@@ -365,6 +378,11 @@ func (q *Queue) change(ctx context.Context, action queuing.Action, reason string
 	}
 	for i := 0; i < len(positions) && err == nil; i++ {
 		err = checkPosition(positions[i])
+	}
+	if err == nil && (action == queuing.Pause || action == queuing.Cancel) && q.keepsParked() { // others make no queue
+		if _, err = q.Status(ctx); errors.Is(err, messagestore.ErrNotFound) {
+			err = messagestore.NewInvalidError("queue", q.of.Name, "its consumer has parked no message yet")
+		}
 	}
 	var changed []messagestore.GlobalPosition
 	if err == nil {

@@ -47,7 +47,7 @@ func (q *Queue) Receive(ctx context.Context, n int, opts *ReceiveOpts) ([]*Job, 
 	if lease == 0 {
 		lease = 30 * time.Second
 	}
-	err := errors.Join(checkDuration("Wait", opts.Wait, 0, queuing.MaxWait), checkDuration("VisibilityTimeout", lease, queuing.MinLease, queuing.MaxLease))
+	err := errors.Join(q.refuseParked(), checkDuration("Wait", opts.Wait, 0, queuing.MaxWait), checkDuration("VisibilityTimeout", lease, queuing.MinLease, queuing.MaxLease))
 	if n < 1 || n > queuing.MaxItems {
 		err = errors.Join(messagestore.NewInvalidError("n", n, fmt.Sprintf("must be between 1 and %d", queuing.MaxItems)), err)
 	}

@@ -141,7 +141,7 @@ func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 	if config != nil {
 		c = *config
 	}
-	err := c.complete()
+	err := errors.Join(q.refuseParked(), c.complete())
 	if v := reflect.ValueOf(h); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		err = errors.Join(err, messagestore.NewInvalidError("handler", nil, "must not be nil"))
 	} else if v, ok := h.(interface{ Validate() error }); ok {

@@ -209,6 +209,12 @@ func ValidateQueue(q Queue) error {
 	return err
 }
 
+// ParkedPrefix begins the name of a queue of messages that a consumer of a category has parked. The
+// consumer's name follows.
+func ParkedPrefix(category messagestore.Category) string {
+	return strings.NewReplacer("%", "%25", "+", "%2B").Replace(string(category)) + ":parked:"
+}
+
 // A Delivery names one delivery of an item.
 type Delivery struct {
 	Position messagestore.GlobalPosition

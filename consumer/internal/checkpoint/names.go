@@ -31,8 +31,7 @@ func (c Consumer) Checkpoints(generation messagestore.Version) messagestore.Stre
 // Parked returns the queue of the consumer's parked messages. A queue's name is unique in a store,
 // and contains no plus sign.
 func (c Consumer) Parked() queuing.Queue {
-	category := strings.NewReplacer("%", "%25", "+", "%2B").Replace(string(c.Category))
-	return queuing.Queue{Name: category + ":parked:" + c.Name, Category: c.Category}
+	return queuing.Queue{Name: queuing.ParkedPrefix(c.Category) + c.Name, Category: c.Category}
 }
 
 // ByOperator begins the error of a message that was parked at an operator's request.
