@@ -397,7 +397,7 @@ func TestACompletionOverNoTransactionIsRefused(t *testing.T) {
 
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
 		if name(t) != "memory" {
-			require.ErrorContains(t, err, "a *messagestore.Store is no ")
+			require.ErrorContains(t, err, "a *messagestore.Store is not a ")
 		}
 		require.Equal(t, queue.Out, item(t, q, at.Position).State)
 		require.NoError(t, jobs[0].Complete(t.Context()), "it was not taken for one in a transaction")
