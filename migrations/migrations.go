@@ -90,7 +90,7 @@ func (c *Config) schema() (string, error) {
 func given(ctx context.Context, what string, isNil bool) error {
 	switch {
 	case ctx == nil:
-		return errors.New("invalid context: it is nil")
+		return errors.New("invalid context: must not be nil")
 	case isNil:
 		return fmt.Errorf("invalid %s: it is nil", what)
 	}

@@ -31,7 +31,7 @@ func PrintGoose(w io.Writer, config *Config) error {
 	return write(w, config, "-- +goose Up\n-- +goose StatementBegin\n", "-- +goose StatementEnd\n")
 }
 
-var errNoWriter = errors.New("invalid writer: it is nil")
+var errNoWriter = errors.New("invalid writer: must not be nil")
 
 func write(w io.Writer, config *Config, head, tail string) error {
 	schema, err := config.schema()

@@ -484,7 +484,7 @@ func TestAnInsertInNoTransactionIsRefused(t *testing.T) {
 		_, err := q.InsertTx(t.Context(), db.store, Send{To: "ann"}, nil)
 
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
-		require.ErrorContains(t, err, "a *messagestore.Store is no ")
+		require.ErrorContains(t, err, "a *messagestore.Store is not a ")
 		_, err = testkit.Must(queue.New(testkit.Must(messagestore.New(memory.New(), nil)), "mail", nil)).InsertTx(t.Context(), new(sql.Tx), Send{To: "ann"}, nil)
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
 		_, err = q.InsertTx(t.Context(), nil, Send{To: "ann"}, nil)

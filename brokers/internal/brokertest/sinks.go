@@ -408,8 +408,8 @@ func noContext(t *testing.T, o SinkOptions) {
 	m := store.messages(t)[0]
 
 	for text, err := range map[string]error{
-		"invalid context: it is nil": sink.Send(nil, m), //nolint:staticcheck // on purpose
-		"invalid message: it is nil": errors.Join(sink.Send(t.Context(), nil), sink.Send(t.Context(), &outbox.Message{})),
+		"invalid context: must not be nil": sink.Send(nil, m), //nolint:staticcheck // on purpose
+		"invalid message: must not be nil": errors.Join(sink.Send(t.Context(), nil), sink.Send(t.Context(), &outbox.Message{})),
 	} {
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.ErrorContains(t, err, text)
