@@ -57,5 +57,5 @@ func TestFileIsTrimmedDeletedVerifiedAndExamined(t *testing.T) {
 	require.Contains(t, dibs.ok(t, "verify"), "no violation")
 	require.Contains(t, dibs.ok(t, "doctor"), "journal_mode is wal, and synchronous 2")
 	require.Contains(t, dibs.ok(t, "doctor"), "a service with this URL can read and write messages")
-	require.Contains(t, dibs.run(t, "verify", "--amcheck").stderr, "amcheck is of PostgreSQL")
+	require.Contains(t, dibs.run(t, "verify", "--amcheck").stderr, "amcheck needs PostgreSQL")
 }
