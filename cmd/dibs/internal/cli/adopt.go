@@ -16,6 +16,8 @@ import (
 	"github.com/dibs-go/dibs/internal/pglink"
 )
 
+// A migrateAdoptCommand is dibs migrate adopt: it moves the messages of message-db to this store,
+// or gives them back.
 type migrateAdoptCommand struct {
 	DryRun          bool          `help:"Print the plan and its duration, and do nothing."`
 	Undo            bool          `help:"Give the messages back to message-db, with those written since."`

@@ -12,6 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// A consumersCommand is dibs consumers: it shows where consumers are, resets, pauses and resumes
+// them, and has one park a message.
 type consumersCommand struct {
 	List   consumersListCommand   `cmd:"" default:"withargs" help:"Print the position and the lag of each consumer."`
 	Reset  consumersResetCommand  `cmd:"" help:"Move a consumer to another position."`

@@ -18,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/queue/cron"
 )
 
+// A cronCommand is dibs cron: it shows, sets, removes and runs schedules.
 type cronCommand struct {
 	Ls     cronLsCommand     `cmd:"" default:"withargs" help:"Print the schedules: the last tick of each, and the next."`
 	Show   cronShowCommand   `cmd:"" help:"Print one schedule, its message, and its next ticks."`

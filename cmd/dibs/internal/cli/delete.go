@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
+// A deleteCommand is dibs delete: it replaces a stream by a tombstone.
 type deleteCommand struct {
 	Stream    messagestore.StreamName `arg:"" help:"Name of the stream."`
 	EraseName bool                    `help:"Remove the name too, and leave a hash of it."`

@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
+// A doctorCommand is dibs doctor: it examines the server and the store, and prints its findings.
 type doctorCommand struct {
 	LongLock        time.Duration `default:"5s" placeholder:"TIME" help:"Report category locks held or waited for this long. Defaults to ${default}."`
 	LongTransaction time.Duration `default:"1m" placeholder:"TIME" help:"Report transactions open this long. Defaults to ${default}."`

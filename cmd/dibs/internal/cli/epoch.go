@@ -10,6 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
+// An epochCommand is dibs epoch: it shows the epoch, or raises it after a rollback of the store.
 type epochCommand struct {
 	Show  epochShowCommand  `cmd:"" default:"1" help:"Print the epoch, which a failover and a restore change."`
 	Raise epochRaiseCommand `cmd:"" help:"Tell running consumers of a rollback of the store."`

@@ -15,6 +15,8 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
+// An explainCommand is dibs explain: it tells the story of a stream, from its first message to the
+// messages that followed from it.
 type explainCommand struct {
 	Target   string                  `arg:"" name:"stream" help:"Name of a stream, or with --category an idempotence key."`
 	Category messagestore.Category   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key. In a category of intents or sagas, or an inbox, the one with the key; in one of a queue, the item at a position."`

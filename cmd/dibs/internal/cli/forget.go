@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
+// A forgetCommand is dibs forget: it removes the old keys of a category.
 type forgetCommand struct {
 	Category  messagestore.Category `arg:"" help:"The category of the keys: an inbox like payments:inbox, the items of queues, intents, or the reservations of a reserver."`
 	OlderThan time.Duration         `required:"" placeholder:"AGE" help:"Remove keys that are older, like 720h: at least their KeyLife, and 24h for an inbox and for items."`

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// An intentsCommand is dibs intents: it lists, shows and checks intents, and releases a lease.
 type intentsCommand struct {
 	List    intentsListCommand    `cmd:"" default:"withargs" help:"Print the intents of a category, with their holders."`
 	Show    intentsShowCommand    `cmd:"" help:"Print one intent: its state, and its history."`

@@ -14,6 +14,8 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
+// A migrateCommand is dibs migrate: it brings the schema up to date, shows which migrations were
+// applied, and prints them.
 type migrateCommand struct {
 	Up     migrateUpCommand     `cmd:"" help:"Bring the schema up to date. Safe to run again, and by several at once."`
 	Status migrateStatusCommand `cmd:"" default:"1" help:"Print applied and pending migrations."`

@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
+// A parkedCommand is dibs parked: it shows parked messages, and has them redriven or dropped.
 type parkedCommand struct {
 	List    parkedListCommand    `cmd:"" default:"withargs" help:"Print parked messages and their errors."`
 	Show    parkedShowCommand    `cmd:"" help:"Print one parked message in full."`

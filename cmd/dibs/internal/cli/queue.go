@@ -13,6 +13,8 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
+// A queueCommand is dibs queue: it shows queues and their items, inserts and changes items, and
+// pauses and removes queues.
 type queueCommand struct {
 	Ls      queueLsCommand      `cmd:"" default:"withargs" help:"Print each queue: how many of its items are in which state."`
 	Jobs    queueJobsCommand    `cmd:"" help:"Print the items of a queue that are not finished."`

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
+// A queueBlockedCommand is dibs queue blocked: it shows why items of a queue are not taken.
 type queueBlockedCommand struct {
 	Queue string `arg:"" optional:"" help:"The queue's name. Defaults to all."`
 	Limit few    `default:"20" placeholder:"N" help:"Print at most N causes of each queue, 1 to 1000. Defaults to ${default}."`

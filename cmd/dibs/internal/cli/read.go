@@ -10,6 +10,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// A streamCommand is dibs stream: it prints the messages of a stream. The commands for categories,
+// and dibs tail, are below.
 type streamCommand struct {
 	Stream    messagestore.StreamName `arg:"" help:"Name of the stream, like account-123."`
 	From      *messagestore.Version   `placeholder:"N" help:"Position of the first to print. Defaults to 0, or the last with --backwards."`

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// A reportCommand is dibs report: it counts messages by stream, type or category.
 type reportCommand struct {
 	What     string   `arg:"" optional:"" help:"Count by streams, types or categories."`
 	By       []string `placeholder:"KEY" help:"Or by several of stream, type and category, joined by commas: a row for each combination, named and sorted in that order."`

@@ -14,6 +14,8 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
+// A sagaCommand is dibs saga: it shows sagas, and cancels, resumes, retries, suspends and resolves
+// them.
 type sagaCommand struct {
 	Ls      sagaLsCommand     `cmd:"" default:"withargs" help:"Print the sagas of a category that have not ended."`
 	Show    sagaShowCommand   `cmd:"" help:"Print one saga: its state, its steps, and its history."`

@@ -14,6 +14,8 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
+// A topCommand is dibs top: it shows, again and again, the consumers that are furthest behind, and
+// queues.
 type topCommand struct {
 	Category messagestore.Category `arg:"" optional:"" help:"The category that the consumers and queues read. Defaults to all."`
 	Every    time.Duration         `default:"2s" placeholder:"TIME" help:"Look this often, at least every 100ms. Defaults to ${default}."`

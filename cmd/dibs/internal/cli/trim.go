@@ -14,6 +14,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
+// A trimCommand is dibs trim: it removes the first messages of a stream, or of each stream of a
+// category.
 type trimCommand struct {
 	Stream   messagestore.StreamName `arg:"" optional:"" help:"Name of the stream."`
 	Category messagestore.Category   `placeholder:"CATEGORY" help:"Trim every stream of this category."`

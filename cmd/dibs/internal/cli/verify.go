@@ -13,6 +13,8 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
+// A verifyCommand is dibs verify: it checks the invariants of a store, and prints what violates
+// them.
 type verifyCommand struct {
 	Categories    []messagestore.Category `arg:"" optional:"" name:"category" help:"Look at these categories only."`
 	MaxViolations bound                   `default:"100" placeholder:"N" help:"List at most N violations of one rule, for each category."`

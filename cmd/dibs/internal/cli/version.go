@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 )
 
+// A versionCommand is dibs version: it prints the version and how the program was built.
 type versionCommand struct{}
 
 func (versionCommand) Run(a *app) error {

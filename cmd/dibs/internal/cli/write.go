@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// A writeCommand is dibs write: it writes one message, or many from lines of JSON.
 type writeCommand struct {
 	Stream *messagestore.StreamName `arg:"" optional:"" help:"Name of the stream, like account-123."`
 	Type   string                   `arg:"" optional:"" help:"Type of the message, like Deposited."`
