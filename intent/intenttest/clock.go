@@ -17,6 +17,8 @@ import (
 	"github.com/dibs-go/dibs/internal/testkit"
 )
 
+// The tests of clocks: that tokens rise and leases are safe whatever the clock shows, and that a
+// waiter outlasts a clock that goes back or stands still.
 var clockTests = []test{
 	{"L1/TokensRiseThoughTheClockGoesBack", tokensRiseBackwards, clock},
 	{"L7/AnyClockIsSafe", anyClockIsSafe, clock | busy},

@@ -11,6 +11,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of keys: that different bytes are different intents, and that a request gets all its
+// keys or none.
 var keyTests = []test{
 	{"Keys/DifferentBytesAreDifferentIntents", differentKeys, 0},
 	{"Keys/AllOrNone", allOrNone, several},

@@ -16,6 +16,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of leases: that one of many sessions gets the intent, that a late holder changes
+// nothing, that tokens rise, and that what is confirmed stays so.
 var leaseTests = []test{
 	{"L1/TokensRiseWithEveryGrant", tokensRise, 0},
 	{"L2/OneOfManyIsGranted", oneOfManyIsGranted, 0},

@@ -14,6 +14,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of what operators and other processes do: resume and release leases, list intents, and
+// declare the life of keys.
 var operateTests = []test{
 	{"Resume/InAnotherProcess", resume, 0},
 	{"ForceRelease/FencesTheHolder", forceRelease, 0},

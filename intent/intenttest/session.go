@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of sessions: what calls with one session find when one of them ends their lease.
 var sessionTests = []test{
 	{"Session/EndOfOneCallIsTheOthersLoss", endsOfTheOther, 0},
 	{"Session/WorkEndsWithTheOthersRelease", releasedByTheOther, 0},

@@ -18,6 +18,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of states and answers: what each step does from each state, and that an answer that was
+// lost does no harm.
 var stateTests = []test{
 	{"State/EveryStepFromEveryState", everyStepFromEveryState, 0},
 	{"State/LineOutlivesTheRelease", lineOutlivesTheRelease, 0},

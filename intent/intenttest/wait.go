@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/internal/testkit"
 )
 
+// The tests of waiting: that a line is served in its order, and that each wait ends.
 var waitTests = []test{
 	{"Wait/LineIsServedInItsOrder", lineInOrder, 0},
 	{"Wait/DeadWaiterCostsATurn", deadWaiter, 0},

@@ -11,6 +11,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of failures: that they are counted and logged, and that the last one buries. Below are
+// the tests of callers in line, of dates, rates and other bounds, and of what is ready.
 var failureTests = []test{
 	{"Q6/FailuresAreInTheLog", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "")[0]

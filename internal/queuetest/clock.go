@@ -10,6 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of clocks: that a queue goes on after the store's clock has shown a wrong time.
 var clockTests = []test{
 	{"Clock/DelaysGoOn", clock, func(t *testing.T, f *fixture) {
 		eachJump(t, f, func(t *testing.T, f *fixture, wrong func(), right func(time.Duration)) {

@@ -16,6 +16,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of deliveries: that each item is delivered in its order, and again when its session is
+// over. Below are the tests of their ends, of keys, of leases and of transactions.
 var deliveryTests = []test{
 	{"Q1/EachItemIsDeliveredInItsOrder", 0, func(t *testing.T, f *fixture) {
 		at := f.insert(t, make([]string, 25)...)

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
+// The tests by random calls: the driver and the driver in memory must give the same answers.
 var modelTests = []test{
 	{"Model/AnswersRandomCallsAsInMemory", busy | clock, func(t *testing.T, f *fixture) { answersAsInMemory(t, f, nil, false) }},
 	{"Model/AnswersRandomCallsOfStreamsAsInMemory", busy | clock, func(t *testing.T, f *fixture) { answersAsInMemory(t, f, []string{signal}, false) }},

@@ -16,6 +16,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of what an operator does: retry, drop and cancel items, list and count them. Below are
+// the tests of removing a queue.
 var operatorTests = []test{
 	{"Operate/RetryOffersNow", 0, func(t *testing.T, f *fixture) {
 		failed := f.insert(t, "")[0]

@@ -13,6 +13,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of queues of streams: that each stream is one item, has one turn at a time, and is
+// woken by what comes.
 var streamTests = []test{
 	{"Q16/EachStreamIsOneItem", 0, func(t *testing.T, f *fixture) {
 		f.streams()

@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of writes of several streams: that all is written or nothing.
 var atomicTests = []test{
 	{"Atomic/AllIsWritten", 0, func(t *testing.T, f *fixture) {
 		b, a, c := f.streams()

@@ -12,6 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of reading a category: its order, its pages and its filters. Below are the tests of
+// reading it as a member of a group.
 var categoryTests = []test{
 	{"Category/IsInOrder", 0, func(t *testing.T, f *fixture) {
 		f.spread(t, 3, 9)

@@ -17,6 +17,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of contexts: that a call ends with its own, and tells whether it wrote. Below are the
+// tests of the check of a store and of its clock.
 var contextTests = []test{
 	{"S4/CancelledContextWritesNothing", 0, func(t *testing.T, f *fixture) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of fidelity: that data, metadata, types and times are read as they were written.
 var fidelityTests = []test{
 	{"S7/Numbers", 0, func(t *testing.T, f *fixture) {
 		for _, number := range []string{

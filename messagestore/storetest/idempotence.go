@@ -13,6 +13,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of repeats: that the same message again is a duplicate, and another one with its id a
+// conflict.
 var idempotenceTests = []test{
 	{"S5/SameMessageAgainReturnsTheFirst", 0, func(t *testing.T, f *fixture) {
 		stream := f.stream()

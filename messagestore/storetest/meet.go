@@ -13,6 +13,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of writes that tell what they met: the last message of the stream. Below are the tests
+// of writes that go past messages of some types, or to the end of a stream that exists.
 var meetTests = []test{
 	{"Meet/WritesAsAppendDoes", 0, func(t *testing.T, f *fixture) {
 		first, met := f.writeOrLast(t, f.stream(), messagestore.NoStream, opened(2)...)

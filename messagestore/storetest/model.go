@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests by random histories, which the driver and a simple model must answer alike.
 var modelTests = []test{
 	// This runs random histories of writes, repeats and reads on the driver and on a model of a few
 	// lines, and the two must agree. If they differ, rapid shrinks the history to a short one.

@@ -19,6 +19,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of order: that a reader of a category misses nothing while many write. Below are the
+// tests of writers that compete for one stream.
 var orderTests = []test{
 	// If a write was answered before another was sent, it is before it in their category, whatever
 	// their streams.

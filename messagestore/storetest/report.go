@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of reports, of the names of categories, and of counts. Below are the tests of heads.
 var reportTests = []test{
 	{"Report/CountsByStream", 0, func(t *testing.T, f *fixture) {
 		f.fill(t, f.stream("b"), 2)

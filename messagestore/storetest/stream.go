@@ -15,6 +15,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of reading a stream: its pages and its exact name. Below are the tests of its last
+// message, its version, and of finding messages by their ids.
 var streamTests = []test{
 	{"Stream/PagesForwards", 0, func(t *testing.T, f *fixture) {
 		stream := f.stream()

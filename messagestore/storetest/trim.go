@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of trimming checkpoints: that the last ones stay, and that nothing else is removed.
 var trimTests = []test{
 	{"Trim/KeepsTheLastCheckpoints", 0, func(t *testing.T, f *fixture) {
 		stream := f.checkpoints(t, 0, minCheckpoints+30)

@@ -12,6 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The tests of writes to one stream: that what was acknowledged stays, at dense positions, and that
+// a refused write leaves nothing. Below are the tests of batches.
 var writeTests = []test{
 	{"S1/AcknowledgedIsThereAfterReopening", reopening, func(t *testing.T, f *fixture) {
 		stream := f.stream()
