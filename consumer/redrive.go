@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of the work on parked messages.
 const (
 	// maxRedrives bounds the parked messages that a run has in its lanes.
 	maxRedrives = 100

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of the end of a run.
 const (
 	// stopTimeout bounds the last write of a checkpoint.
 	stopTimeout = 5 * time.Second

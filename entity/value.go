@@ -10,6 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// A cloner is an entity that copies itself, because a plain copy might share something with it.
 type cloner[T any] interface{ Clone() T }
 
 // clone returns a copy of entity that shares nothing with it; New has checked that this is

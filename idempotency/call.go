@@ -18,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// These errors say why the response of a call's handler was not stored.
 var (
 	errTimeout = errors.New("the handler's time is over")
 	errNotKept = errors.New("the response is not kept")

@@ -11,6 +11,7 @@ import (
 	"time"
 )
 
+// The errors that a handler's writes return.
 var (
 	// errEnded is returned by a write after the handler has returned.
 	errEnded  = errors.New("the handler has returned")

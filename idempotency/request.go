@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 )
 
+// The errors of a body that may have been read before.
 var (
 	errReadBefore = errors.New("the body was read before the middleware, or replaced by a shorter one: put it back whole")
 	errNoLength   = errors.New("the body has no length and no bytes: it cannot be told from one that was read before")

@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The intervals and limits of waiting for an intent.
 const (
 	// tailInterval is how often a store looks for writes of other processes that its driver did not
 	// report.

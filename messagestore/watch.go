@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 )
 
+// The times of watching for messages.
 const (
 	// headsTimeout bounds one read of the heads, so that a dead connection does not hold up the
 	// waiters for minutes.

@@ -8,6 +8,7 @@ import (
 	"strings"
 )
 
+// printHead begins the script that [Print] writes for psql.
 const printHead = `-- Makes a message store in the schema %[1]s, or brings the one that is there up to date:
 --
 --	psql -X -d app -f dibs.sql

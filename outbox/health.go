@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// When a sink counts as out, and the pauses of a relay then.
 const (
 	// outAfter is how many different messages must fail, with none taken in between, until the sink
 	// counts as out. Fewer may be messages that no sink would take.

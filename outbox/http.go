@@ -24,6 +24,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of answers, headers and secrets.
 const (
 	// maxAnswer is how much of an answer is read, so that its connection can be used again.
 	maxAnswer = 64 << 10

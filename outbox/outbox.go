@@ -23,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
+// The limits of a relay.
 const (
 	// MaxRetryAfter is the longest pause that a sink may ask for by handler.RetryAfter.
 	MaxRetryAfter = time.Hour

@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The errors of queues on which callers may branch.
 var (
 	// ErrLost is returned when you end a delivery that had already ended: its session was over, or
 	// an operator changed the item. Nothing was changed. It is also the cause with which a

@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of the memory for sagas.
 const (
 	// maxKeptBytes bounds the memory that a definition uses for known sagas in a process. keptBytes
 	// is the size of one saga without its values.

@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of a saga's length.
 const (
 	// maxEvents bounds the messages that runners write to a saga, not counting suspensions: a saga
 	// that would have more is suspended. Its compensation may take as many again.

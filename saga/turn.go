@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The pauses between turns, and the limits of their failures.
 const (
 	// maxFailures is how many turns of a saga may fail in a row, or end with their process, before
 	// the saga is dead.

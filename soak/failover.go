@@ -7,6 +7,7 @@ import (
 	"github.com/dibs-go/dibs/soak/store"
 )
 
+// A failover is the run that loses the primary again and again, and then checks the history.
 type failover struct {
 	common
 	Sync      int `help:"How often to a standby that commits wait for." default:"3" placeholder:"N"`

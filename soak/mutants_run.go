@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
+// The errors of a run with planted bugs.
 var (
 	errSurvived  = errors.New("a planted bug was not found")
 	errNoControl = errors.New("a run without any bug did not pass, so one with a bug says nothing")

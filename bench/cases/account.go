@@ -12,6 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The sizes of the case of a whole component, which handles commands to accounts, and the name of a
+// contender.
 const (
 	// withdrawals is how many commands each account gets after it was opened and filled.
 	withdrawals     = 18

@@ -18,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
+// The sizes and categories of the cases of requests from outside, each carried out once.
 const (
 	inboxCallers = 64
 

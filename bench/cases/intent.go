@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The category of the cases of intents, and how many callers they have.
 const (
 	intentCategory messagestore.Category = "payment:intent"
 

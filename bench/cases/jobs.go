@@ -20,6 +20,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The sizes of River's jobs and watermill-sql's topics, with which the cases compare queues and
+// relays.
 const (
 	// peerConns is how many connections River and watermill-sql have.
 	peerConns = 32

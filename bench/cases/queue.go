@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
+// The category and the sizes of the cases that insert items into a queue, take and complete them.
 const (
 	itemCategory messagestore.Category = "transfer"
 

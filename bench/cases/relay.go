@@ -30,6 +30,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
+// The category and the sizes of the cases of relays, which send what was written to a sink.
 const (
 	outgoing messagestore.Category = "payments:outgoing"
 

@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
+// The category and the sizes of the cases that reserve idempotence keys.
 const (
 	// reservedCategory is where keys are reserved.
 	reservedCategory messagestore.Category = "account:command"

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The category and the sizes of the rows that the cases of reading share.
 const (
 	// rowsCategory is the category of all rows that are there to be read.
 	rowsCategory messagestore.Category = "account"

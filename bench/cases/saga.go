@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
+// The callers of the cases of sagas, and the name of the contender.
 const (
 	sagaCallers = 64
 

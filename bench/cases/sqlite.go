@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
+// The callers of the case of the driver for SQLite, and the name of a contender.
 const (
 	sqliteCallers = 32
 

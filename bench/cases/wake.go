@@ -15,6 +15,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The category, the rate and the poll interval of the cases of how soon a consumer learns of a
+// message.
 const (
 	wakeCategory messagestore.Category = "wake"
 

@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
+// The limits of a receiver.
 const (
 	// window is how many records a receiver holds at most: in flight, ready, or to come again.
 	window = 1024

@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
+// maxTopic is the most characters of a topic's name.
 const maxTopic = 249
 
 // SinkConfig configures a sink. nil means the defaults.

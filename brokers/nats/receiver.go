@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
+// The limits of a receiver.
 const (
 	// fetchWait is how long a request for a message waits in the server.
 	fetchWait = 5 * time.Second

@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/internal/calling"
 )
 
+// The limits of a connection, which receivers and sinks share.
 const (
 	// dialWithin bounds a call of the dial function, and the first requests over a connection: a
 	// starting broker accepts connections before it answers.

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
+// maxPrefetch bounds the messages that a receiver may hold.
 const maxPrefetch = 65_535
 
 var errCancelled = errors.New("the broker has ended the consumer: the queue was deleted, or its node is gone")

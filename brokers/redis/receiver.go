@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
+// The name and the limits of a receiver.
 const (
 	// consumerName is the consumer name of all receivers of a group: XAUTOCLAIM and XACK do not
 	// depend on which consumer has an entry.

@@ -8,6 +8,7 @@ import (
 	"github.com/dibs-go/dibs/handler"
 )
 
+// makeTable makes the hotel's table, which has the free rooms of each city.
 func makeTable(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, `create table if not exists rooms (city text primary key, free int not null check (free >= 0))`)
 	return err

@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
+// The categories of accounts.
 const (
 	accounts messagestore.Category = "account"         // events: account-123 has those of account 123
 	commands messagestore.Category = "account:command" // commands: account:command-123

@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// routes returns the service's HTTP handler: it takes deposits and shows balances.
 func routes(store *messagestore.Store) (http.Handler, error) {
 	balances, err := entity.New(store, accounts, projection(), nil)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
+// routes returns the service's HTTP handler: it takes requests for seats and shows their answers.
 func routes(store *messagestore.TxStore[pgx.Tx]) (http.Handler, error) {
 	once, err := reservation.New(store, "seats", nil) // it only looks
 	if err != nil {

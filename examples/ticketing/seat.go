@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
+// The categories of seats.
 const (
 	seats    messagestore.Category = "seat"         // events: seat-12A has the events of seat 12A
 	commands messagestore.Category = "seat:command" // commands: seat:command-12A

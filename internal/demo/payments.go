@@ -34,6 +34,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The sizes and the times of the demo of payments.
 const (
 	apiServers = 3
 	apiClients = 4

@@ -10,6 +10,7 @@ import (
 	"github.com/dibs-go/dibs/intent"
 )
 
+// The sizes of a plan of payments.
 const (
 	maxCopies = 6
 	// plantEvery is one in how many keys comes with another amount once more.

@@ -25,6 +25,7 @@ import (
 	"github.com/dibs-go/dibs/queue/cron"
 )
 
+// The processes of the demo of standing orders, and their limits.
 const (
 	standingCrons   = 3
 	standingWorkers = 4

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 )
 
+// The sizes and the times of the demo of ticketing.
 const (
 	replicas  = 3
 	audience  = 16 // clients

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 )
 
+// errNotUTF8 refuses a value with text that encoding/json would change, without an error, as it
+// encodes it.
 var errNotUTF8 = errors.New("a string in it is not valid UTF-8")
 
 // coerced reports whether encoding/json has replaced invalid UTF-8 by U+FFFD when it encoded v as

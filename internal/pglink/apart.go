@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/internal/calling"
 )
 
+// The limits of the connections outside of a pool.
 const (
 	// mostApart bounds the extra connections. There are two, so that a call that waits for a lock
 	// does not hold up all others.

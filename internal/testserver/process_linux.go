@@ -16,6 +16,7 @@ import (
 	"time"
 )
 
+// How long [Process.Await] asks a process for an answer, and how often.
 const (
 	answersWithin = 60 * time.Second // a server, its recovery included
 	askEvery      = 10 * time.Millisecond

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of reading a category for those who wait.
 const (
 	minBackoff = 20 * time.Millisecond
 	maxBackoff = time.Second

@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of going on with the items behind one that is out.
 const (
 	// behindTime is how long a handler may go on with items behind its own.
 	behindTime = 100 * time.Millisecond

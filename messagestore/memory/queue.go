@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// A Driver has queues too: this file keeps their state in memory.
 var _ queuing.Driver = (*Driver)(nil)
 
 // A queue is the state of a queue. It implements [queuestate.Rows] while the driver is locked.

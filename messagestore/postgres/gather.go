@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of a group of reads.
 const (
 	// maxGathered is how many reads a group has at most, and gatheredLimit how many messages each
 	// gets from it. A read that needs more continues alone.

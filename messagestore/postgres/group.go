@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of group commit.
 const (
 	// maxGroup bounds the writes of a group, and so how long the last write waits for the others.
 	// maxGroupMessages bounds their messages, unless a single write has more.

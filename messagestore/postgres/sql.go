@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// A SQLDriver is a driver, also for transactions of database/sql.
 var (
 	_ messagestore.Driver                  = (*SQLDriver)(nil)
 	_ messagestore.TransactDriver[*sql.Tx] = (*SQLDriver)(nil)

@@ -10,6 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// errNoTransaction refuses to stage a message that no COMMIT of the caller's would append.
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (postgres.New(tx, nil))", messagestore.ErrNotSupported)
 
 // Stage implements [messagestore.Driver]. The message is in an unlogged table until a deferred

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// A Driver has queues too: this file keeps their rows in SQLite.
 var _ queuing.Driver = (*Driver)(nil)
 
 var (

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limit of a removal, and the type of the message that records a trim.
 const (
 	// maxRemoved is how many messages one transaction removes at most, which bounds its duration.
 	maxRemoved = 10_000

@@ -8,6 +8,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// errNoTransaction refuses to stage a message that no COMMIT of the caller's would store.
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (sqlite.New(tx))", messagestore.ErrNotSupported)
 
 // Stage implements [messagestore.Driver]. It appends the message at once, because the transaction

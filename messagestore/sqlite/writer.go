@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The limits of the queue of jobs and of a group commit.
 const (
 	queueLength   = 1024     // jobs that wait; further jobs wait to enter the queue
 	maxGroupBytes = 16 << 20 // of one commit, unless a single job has more

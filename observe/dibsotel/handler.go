@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// scope names this package as the source of its spans and metrics.
 const scope = "github.com/dibs-go/dibs/observe/dibsotel"
 
 // Config says where spans and metrics go. nil means the defaults.

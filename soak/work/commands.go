@@ -7,6 +7,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// commandType is the message type of [Do], the command whose messages this file makes and reads.
 const commandType = "Do"
 
 // Do is a command with an idempotence key.

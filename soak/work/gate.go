@@ -6,6 +6,7 @@ import (
 	"time"
 )
 
+// How long a gate asks the store for an answer, and how often.
 const (
 	pingWithin = 500 * time.Millisecond
 	pingEvery  = 100 * time.Millisecond // about

@@ -8,6 +8,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// When a consumer is far behind, and how often that is looked at.
 const (
 	farBehind = 1000        // messages that a consumer has left to do
 	paceEvery = time.Second // its lag is looked at

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
+// connectTimeout bounds how long a client waits for a connection to PostgreSQL.
 const connectTimeout = 5 * time.Second
 
 // A recorder is a store that records each write and its outcome. It is safe for concurrent use.

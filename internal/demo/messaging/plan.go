@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/internal/demo"
 )
 
+// The sizes of a plan.
 const (
 	maxCopies = 5
 

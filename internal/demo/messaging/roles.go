@@ -26,6 +26,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
+// The times that the processes of the demo work with, and the name of their stream in NATS.
 const (
 	// lease is short, so that the work of a process that was killed does not wait for long.
 	lease = time.Second

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
+// The statements of [Admin.Verify].
 var (
 	//go:embed sql/verify_table.sql
 	verifyTableSQL string

@@ -8,6 +8,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// The times of reading the state of queues.
 const (
 	// Interval is the least time from the end of one read of the store to the next: a read counts
 	// the open items, which takes PostgreSQL some hundred milliseconds for a million.
