@@ -170,14 +170,11 @@ func (e *examination) run(ctx context.Context) error {
 // positions reports the checkpoints of consumers, if this user may read them.
 func (e *examination) positions(ctx context.Context) error {
 	found, err := e.ask(ctx, "storage", sqlOf("positions"), e.config.ManyPositions)
-	switch {
-	case failedWith(err, permissionDenied, "3F000", "42883", "42P01"): // no such schema, function, table
+	if failedWith(err, permissionDenied, "3F000", "42883", "42P01") { // no such schema, function, table
 		e.add("storage", "positions", VerdictHidden, "the positions of consumers are not visible to this user", "grant dibs_reader to this user")
-	case err != nil:
-		return fmt.Errorf("positions: %w", err)
+		return nil
 	}
-	e.findings = append(e.findings, found...)
-	return nil
+	return e.addAll("storage", found, err)
 }
 
 // SQLSTATEs of the server.
