@@ -11,8 +11,7 @@ FUZZTIME ?= 30s
 # What one package's tests may take on the slowest machine. The long tier sets its own.
 TIMEOUT ?= 10m
 # Tests make much garbage in small heaps: collected a quarter as often, they take a tenth less time.
-# Most of them wait, for a server or a process, so more of them run at once than there are cores.
-GOTEST := env GOGC=400 go test -timeout $(TIMEOUT) -parallel 4
+GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 # Modules of their own: what they need, a program that imports Dibs does not.
 BROKERS := brokers/nats brokers/redis brokers/kafka brokers/rabbitmq
 # Their tests run when they, or what they test, was changed: see test/changed.

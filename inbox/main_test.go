@@ -44,6 +44,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
 

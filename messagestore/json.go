@@ -28,7 +28,7 @@ func validateJSON(field string, raw []byte) error {
 		err := json.Unmarshal(raw, &whole) // which says where
 		rule := "must not be empty"
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && len(bytes.TrimSpace(raw)) > 0 {
-			rule = fmt.Sprintf("must be valid JSON, and is not at byte %d: %v", syntax.Offset, syntax)
+			rule = fmt.Sprintf("must be valid JSON: error at byte %d: %v", syntax.Offset, syntax)
 		}
 		return NewInvalidError(field, raw, rule)
 	}
@@ -39,7 +39,7 @@ func validateJSON(field string, raw []byte) error {
 // checks are for bodies that encode themselves.
 func validateEncoded(field string, raw []byte) error {
 	if i := invalidUTF8(raw); i >= 0 {
-		return NewInvalidError(field, raw, fmt.Sprintf("must be valid UTF-8, and is not at byte %d", i))
+		return NewInvalidError(field, raw, fmt.Sprintf("must be valid UTF-8: error at byte %d", i))
 	}
 	if first := bytes.TrimLeft(raw, " \t\r\n"); first[0] != '{' {
 		return NewInvalidError(field, raw, "must be a JSON object")

@@ -161,9 +161,9 @@ func (e *unfitError) Unwrap() []error { return []error{e.cause, calling.Refused}
 // Follow puts body in an envelope that records prev as its cause.
 //
 // The new message gets prev's stream, position and global position as its cause. It gets prev's
-// correlation stream and reply stream, or those of body's own envelope if prev has none. It also
-// gets deep copies of prev's properties, unless body's own envelope has a property of the same
-// name. It does not get prev's id, local properties, schema version, causation, or metadata of
+// correlation stream and reply stream. If prev has no such stream, the one of body's own envelope
+// stays. It also gets deep copies of prev's properties, unless body's own envelope has a property of
+// the same name. It does not get prev's id, local properties, schema version, causation, or metadata of
 // other clients that this package does not know. If prev is nil, the write refuses the envelope.
 func Follow(prev *Message, body Body) Envelope {
 	if prev == nil {

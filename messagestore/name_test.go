@@ -79,9 +79,9 @@ func TestHostileStreamNamesAreRefused(t *testing.T) {
 		"cat-":                    {messagestore.ErrInvalid, `"cat-"`, "the identifier must not be empty"},
 		"cat-\n\t\x01":            {messagestore.ErrInvalid, `"cat-\n\t\x01"`, "must not contain a control or format character, and has U+000A at byte 4"},
 		"cat-\x00":                {messagestore.ErrInvalid, `"cat-\x00"`, "must not contain a control or format character, and has U+0000 at byte 4"},
-		"cat-\xff":                {messagestore.ErrInvalid, `"cat-\xff"`, "must be valid UTF-8, and is not at byte 4"},
-		"cat-\xc0\x80":            {messagestore.ErrInvalid, `"cat-\xc0\x80"`, "must be valid UTF-8, and is not at byte 4"},
-		"cat-\xed\xa0\x80":        {messagestore.ErrInvalid, `"cat-\xed\xa0\x80"`, "must be valid UTF-8, and is not at byte 4"},
+		"cat-\xff":                {messagestore.ErrInvalid, `"cat-\xff"`, "must be valid UTF-8: error at byte 4"},
+		"cat-\xc0\x80":            {messagestore.ErrInvalid, `"cat-\xc0\x80"`, "must be valid UTF-8: error at byte 4"},
+		"cat-\xed\xa0\x80":        {messagestore.ErrInvalid, `"cat-\xed\xa0\x80"`, "must be valid UTF-8: error at byte 4"},
 		long:                      {messagestore.ErrInvalid, `"` + long[:48] + `"… (3004 bytes)`, "must be at most 255 bytes, and is 3004"},
 		huge:                      {messagestore.ErrInvalid, `"` + huge[:48] + `"… (10485764 bytes)`, "must be at most 255 bytes, and is 10485764"},
 		"cat-a\u202eb":            {messagestore.ErrInvalid, `"cat-a\u202eb"`, "must not contain a control or format character, and has U+202E at byte 5"},
@@ -145,7 +145,7 @@ func TestHostileCategoriesAreRefused(t *testing.T) {
 		"":          {messagestore.ErrInvalid, `""`, "must not be empty"},
 		"-":         {messagestore.ErrInvalid, `"-"`, "must be a category, without a dash, and is the name of a stream"},
 		"a\x00":     {messagestore.ErrInvalid, `"a\x00"`, "must not contain a control or format character, and has U+0000 at byte 1"},
-		"a\xff":     {messagestore.ErrInvalid, `"a\xff"`, "must be valid UTF-8, and is not at byte 1"},
+		"a\xff":     {messagestore.ErrInvalid, `"a\xff"`, "must be valid UTF-8: error at byte 1"},
 		"a:":        {messagestore.ErrInvalid, `"a:"`, "a type of the category must not be empty"},
 		"a b":       {messagestore.ErrInvalid, `"a b"`, "the category must not contain white space"},
 		"a\u00a0b":  {messagestore.ErrInvalid, `"a` + "\u00a0" + `b"`, "the category must not contain white space"},
@@ -199,7 +199,7 @@ func TestAnIdentifierFromOutsideIsOnePartOfTheName(t *testing.T) {
 		require.Equal(t, messagestore.Category("seat").Stream(id), messagestore.Category("seat").Stream(stream.CardinalID()))
 	}
 	requireInvalid(t, commands.Stream("").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-"`, "the identifier must not be empty")
-	requireInvalid(t, commands.Stream("a+\xff").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-a+\xff"`, "must be valid UTF-8, and is not at byte 15")
+	requireInvalid(t, commands.Stream("a+\xff").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-a+\xff"`, "must be valid UTF-8: error at byte 15")
 	requireInvalid(t, commands.Stream("1").With("").Validate(), messagestore.ErrInvalid, "stream name", `"seat:command-1+"`, "the identifier must not have an empty part")
 }
 

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(killerStore); url != "" {
 		os.Exit(killerChild(url, messagestore.Category(os.Getenv(killerCategory))))
 	}
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
 

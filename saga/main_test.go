@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	testkit.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }
 

@@ -78,7 +78,8 @@ func (b *suiteBroker) Remake(t testing.TB) {
 	js := b.connect()
 	_, err := js.Consumer(t.Context(), "OUT", "in")
 	received := err == nil
-	testkit.Await(t, "the stream is made again", func() (bool, any) { // the server may make it of the files of the one that it deletes still
+	// The server may still be deleting the old stream, and make the new one from its files.
+	testkit.Await(t, "the stream is made again", func() (bool, any) {
 		require.NoError(t, js.DeleteStream(t.Context(), "OUT"))
 		b.stream(js, nil)
 		info, err := testkit.Must(js.Stream(t.Context(), "OUT")).Info(t.Context())

@@ -26,7 +26,7 @@ func NameRule(s string) string {
 		}
 		if r == utf8.RuneError {
 			if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
-				return fmt.Sprintf("must be valid UTF-8, and is not at byte %d", i)
+				return fmt.Sprintf("must be valid UTF-8: error at byte %d", i)
 			}
 		}
 		if isHidden(r) {

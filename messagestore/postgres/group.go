@@ -383,7 +383,7 @@ func (g *groups) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 	g.oneByOne(ctx, l, apart)
 }
 
-// conflictOf names the first stream that is not at its version.
+// conflictOf returns the version conflict of the first stream that is not at its expected version.
 func conflictOf(appends []messagestore.Append, versions []int64) error {
 	for i, a := range appends {
 		if at := messagestore.Version(versions[i]); a.Expected != messagestore.AnyVersion && a.Expected != at {

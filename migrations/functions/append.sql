@@ -98,7 +98,7 @@ begin
 
   if fences is not null then
     if cardinality(fences) <> cardinality(streams) then
-      raise exception 'invalid fences: must be one for each stream' using errcode = 'DB001', column = 'fences';
+      raise exception 'invalid fences: must have one value for each stream' using errcode = 'DB001', column = 'fences';
     end if;
     if not current then
       -- 40001 for a fence that was raised since this transaction began.

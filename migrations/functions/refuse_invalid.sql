@@ -18,13 +18,13 @@ begin
   elsif cardinality(expected) is distinct from asked then
     field := 'expected'; rule := 'there is one expected version for each stream';
   elsif cardinality(counts) is distinct from asked then
-    field := 'counts'; rule := 'must be one for each stream';
+    field := 'counts'; rule := 'must have one value for each stream';
   elsif ids is null or messages > 1000 then
     field := 'ids'; rule := 'must be at most 1000';
   elsif cardinality(types) is distinct from messages then
-    field := 'types'; rule := 'must be one for each message';
+    field := 'types'; rule := 'must have one value for each message';
   elsif cardinality(data) is distinct from messages then
-    field := 'data'; rule := 'must be one for each message';
+    field := 'data'; rule := 'must have one value for each message';
   elsif cardinality(metadata) is distinct from messages then
     field := 'metadata'; rule := 'must be one, or null, for each message';
   elsif past is not null and (jsonb_typeof(past) <> 'array' or jsonb_array_length(past) <> asked) then

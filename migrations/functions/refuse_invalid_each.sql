@@ -21,23 +21,23 @@ begin
   elsif array_dims(streams) <> of_writes then
     field := 'streams'; rule := 'must be one list, from 1 on';
   elsif array_dims(expected) is distinct from of_writes then
-    field := 'expected'; rule := 'must be one for each write';
+    field := 'expected'; rule := 'must have one value for each write';
   elsif array_dims(counts) is distinct from of_writes then
-    field := 'counts'; rule := 'must be one for each write';
+    field := 'counts'; rule := 'must have one value for each write';
   elsif array_dims(fences) is distinct from of_writes then
-    field := 'fences'; rule := 'must be one for each write';
+    field := 'fences'; rule := 'must have one value for each write';
   elsif array_dims(ids) <> of_messages then
     field := 'ids'; rule := 'must be one list, from 1 on';
   elsif array_dims(types) is distinct from of_messages then
-    field := 'types'; rule := 'must be one for each message';
+    field := 'types'; rule := 'must have one value for each message';
   elsif array_dims(data) is distinct from of_messages then
-    field := 'data'; rule := 'must be one for each message';
+    field := 'data'; rule := 'must have one value for each message';
   elsif array_dims(metadata) is distinct from of_messages then
     field := 'metadata'; rule := 'must be one, or null, for each message';
   elsif meets is not null and array_dims(meets) is distinct from of_writes then
-    field := 'meets'; rule := 'must be one for each write';
+    field := 'meets'; rule := 'must have one value for each write';
   elsif joined is not null and array_dims(joined) is distinct from of_writes then
-    field := 'joined'; rule := 'must be one for each write';
+    field := 'joined'; rule := 'must have one value for each write';
   elsif joined is not null and (array_position(joined, null) is not null or joined[1]) then
     field := 'joined'; rule := 'must not be null, and must be false for the first write, which has none before it';
   elsif pg_column_size(data) + pg_column_size(metadata) > 16777216 then

@@ -166,7 +166,7 @@ func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
 	for _, arg := range args {
 		// The parser would take another character for it without a word.
 		if i := invalidUTF8([]byte(arg)); i >= 0 {
-			return a.fail(ctx, usage("argument %s: must be valid UTF-8, and is not at byte %d", strconv.QuoteToASCII(arg[:min(i+1, 48)]), i))
+			return a.fail(ctx, usage("argument %s: must be valid UTF-8: error at byte %d", strconv.QuoteToASCII(arg[:min(i+1, 48)]), i))
 		}
 	}
 

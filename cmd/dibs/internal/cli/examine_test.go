@@ -323,7 +323,7 @@ func TestDoctorTellsWhatItsUserMayNotSee(t *testing.T) {
 		require.Contains(t, f.Says, "which this user may not see")
 		require.Contains(t, f.Advice, "grant pg_monitor")
 		requireVerdict(t, cli.VerdictHidden, found, "sessions are not visible to this user")
-		requireVerdict(t, cli.VerdictHidden, found, "how many global positions are left is not visible")
+		requireVerdict(t, cli.VerdictHidden, found, "the number of global positions left is not visible")
 	}
 }
 

@@ -32,13 +32,13 @@ func TestHostileFilesAreRefused(t *testing.T) {
 		written       int
 	}{
 		"a compressed file":              {zipped.String(), "line 1: invalid line", 0},
-		"UTF-16":                         {string(wide), "must be valid UTF-8, and is not at byte 0", 0},
-		"zeros":                          {strings.Repeat("\x00", 1000), "must be valid JSON, and is not at byte 1", 0},
+		"UTF-16":                         {string(wide), "must be valid UTF-8: error at byte 0", 0},
+		"zeros":                          {strings.Repeat("\x00", 1000), "must be valid JSON: error at byte 1", 0},
 		"a line that never ends":         {strings.Repeat("x", 3<<20), "must be at most 2097152 bytes", 0},
 		"white space that never ends":    {strings.Repeat(" ", 3<<20), "must be at most 2097152 bytes", 0},
 		"nesting that never ends":        {strings.Repeat("[", 1<<20), "line 1: ", 0},
 		"a list of messages":             {"[" + good + "]", "must be a JSON object", 0},
-		"messages over several lines":    {"{\n\"stream\":\"account-1\"\n}", "must be valid JSON, and is not at byte", 0},
+		"messages over several lines":    {"{\n\"stream\":\"account-1\"\n}", "must be valid JSON: error at byte", 0},
 		"comma-separated values":         {"stream,type\naccount-1,Opened\n", "line 1: ", 0},
 		"escapes of a terminal":          {"\x1b]0;title\x07\x1b[2J\n", "line 1: ", 0},
 		"a bad line after a good one":    {good + "\n" + good[:20], "line 2: ", 1},

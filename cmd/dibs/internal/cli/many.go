@@ -194,12 +194,12 @@ var (
 
 func fieldsOf(raw []byte) (map[string]json.RawMessage, error) {
 	if i := invalidUTF8(raw); i >= 0 {
-		return nil, invalidLine(raw, fmt.Sprintf("must be valid UTF-8, and is not at byte %d", i))
+		return nil, invalidLine(raw, fmt.Sprintf("must be valid UTF-8: error at byte %d", i))
 	}
 	var whole json.RawMessage
 	if err := json.Unmarshal(raw, &whole); err != nil {
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-			return nil, invalidLine(raw, fmt.Sprintf("must be valid JSON, and is not at byte %d: %v", syntax.Offset, syntax))
+			return nil, invalidLine(raw, fmt.Sprintf("must be valid JSON: error at byte %d: %v", syntax.Offset, syntax))
 		}
 		return nil, invalidLine(raw, err.Error())
 	}

@@ -67,7 +67,7 @@ func TestInputThatFailedHalfwayIsGivenAgain(t *testing.T) {
 	failed := dibs.feed(t, cut, "write")
 	require.Equal(t, 1, failed.code)
 	require.Contains(t, failed.stderr, "line 41: invalid line")
-	require.Contains(t, failed.stderr, "must be valid JSON, and is not at byte")
+	require.Contains(t, failed.stderr, "must be valid JSON: error at byte")
 	require.Contains(t, failed.stderr, "(40 written before it, and 0 that had been already)")
 	require.Equal(t, "60 written, 40 had been already\n", dibs.feed(t, whole, "write").stdout)
 
@@ -117,10 +117,10 @@ func TestBadLineIsNamedAndNothingOfItWritten(t *testing.T) {
 	t.Parallel()
 	newShell(t).script(t, "lines-invalid", nil, nil)
 	for name, c := range map[string]struct{ line, says string }{
-		"garbage":           {"\x00\x01\x02", "must be valid JSON, and is not at byte 1"},
-		"not UTF-8":         {"{\"stream\":\"account-\xff\",\"type\":\"T\"}", "must be valid UTF-8, and is not at byte 19"},
-		"UTF-16":            {"\xff\xfe{\x00", "must be valid UTF-8, and is not at byte 0"},
-		"BOM in the middle": {"\xef\xbb\xbf" + `{"stream":"account-1","type":"T"}`, "must be valid JSON, and is not at byte 1"},
+		"garbage":           {"\x00\x01\x02", "must be valid JSON: error at byte 1"},
+		"not UTF-8":         {"{\"stream\":\"account-\xff\",\"type\":\"T\"}", "must be valid UTF-8: error at byte 19"},
+		"UTF-16":            {"\xff\xfe{\x00", "must be valid UTF-8: error at byte 0"},
+		"BOM in the middle": {"\xef\xbb\xbf" + `{"stream":"account-1","type":"T"}`, "must be valid JSON: error at byte 1"},
 		"2 MB":              {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 2<<20) + `"}}`, "must be at most 2097152 bytes"},
 		"1.5 MB":            {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 3<<19) + `"}}`, "must be at most 983040 bytes"},
 	} {

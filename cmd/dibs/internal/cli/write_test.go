@@ -37,13 +37,13 @@ func TestInvalidArgumentsAreRefusedBeforeTheStoreIsOpened(t *testing.T) {
 		args []string
 		says string
 	}{
-		"not UTF-8":          {[]string{"stream", "cat-\xff"}, "must be valid UTF-8, and is not at byte 4"},
-		"overlong UTF-8":     {[]string{"stream", "cat-\xc0\x80"}, "must be valid UTF-8, and is not at byte 4"},
+		"not UTF-8":          {[]string{"stream", "cat-\xff"}, "must be valid UTF-8: error at byte 4"},
+		"overlong UTF-8":     {[]string{"stream", "cat-\xc0\x80"}, "must be valid UTF-8: error at byte 4"},
 		"long name":          {[]string{"stream", "cat-" + long}, "must be at most 255"},
 		"id in braces":       {[]string{"write", "a-1", "T", "--id", "{" + anID + "}"}, "must be a UUID in lower case"},
 		"id in capitals":     {[]string{"write", "a-1", "T", "--id", strings.ToUpper(anID)}, "must be a UUID in lower case"},
 		"long type":          {[]string{"write", "a-1", long}, "must be at most 255"},
-		"metadata not UTF-8": {[]string{"write", "a-1", "T", "--metadata", "{\"a\":\"\xff\"}"}, "must be valid UTF-8, and is not at byte 6"},
+		"metadata not UTF-8": {[]string{"write", "a-1", "T", "--metadata", "{\"a\":\"\xff\"}"}, "must be valid UTF-8: error at byte 6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,17 +67,17 @@ func TestInvalidDataIsRefused(t *testing.T) {
 		"scalar":           {`1`, "must be a JSON object"},
 		"array":            {`[]`, "must be a JSON object"},
 		"null":             {`null`, "must be a JSON object"},
-		"NaN":              {`{"a":NaN}`, "must be valid JSON, and is not at byte"},
-		"trailing comma":   {`{"a":1,}`, "must be valid JSON, and is not at byte"},
-		"single quotes":    {`{'a':1}`, "must be valid JSON, and is not at byte"},
-		"two documents":    {`{} {}`, "must be valid JSON, and is not at byte"},
+		"NaN":              {`{"a":NaN}`, "must be valid JSON: error at byte"},
+		"trailing comma":   {`{"a":1,}`, "must be valid JSON: error at byte"},
+		"single quotes":    {`{'a':1}`, "must be valid JSON: error at byte"},
+		"two documents":    {`{} {}`, "must be valid JSON: error at byte"},
 		"U+0000":           {`{"a":"\u0000"}`, "must not contain U+0000 at .a"},
 		"lone surrogate":   {`{"a":"\ud800"}`, "must not contain half of a surrogate pair at .a"},
-		"not UTF-8":        {"{\"a\":\"\xff\"}", "must be valid UTF-8, and is not at byte 6"},
+		"not UTF-8":        {"{\"a\":\"\xff\"}", "must be valid UTF-8: error at byte 6"},
 		"number too large": {`{"a":1e200000}`, "must not contain a number out of range at .a"},
 		"deep":             {strings.Repeat(`{"a":`, 600) + "1" + strings.Repeat("}", 600), "must not be nested more than 512 deep"},
 		"large":            {`{"a":"` + strings.Repeat("x", 2<<20) + `"}`, "must be at most 983040 bytes"},
-		"BOM twice":        {"\xef\xbb\xbf\xef\xbb\xbf{}", "must be valid JSON, and is not at byte"},
+		"BOM twice":        {"\xef\xbb\xbf\xef\xbb\xbf{}", "must be valid JSON: error at byte"},
 		"empty":            {" \n", "must not be empty"},
 	} {
 		t.Run(name, func(t *testing.T) {

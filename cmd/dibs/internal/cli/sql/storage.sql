@@ -56,7 +56,7 @@ select 'sequence', case
     when q.seqmax - coalesce(pg_sequence_last_value(o.oid), 0) < 1000000000 then 'fail'
     else 'ok'
   end,
-  case when not has_sequence_privilege(o.oid, 'select, usage') then 'how many global positions are left is not visible to this user'
+  case when not has_sequence_privilege(o.oid, 'select, usage') then 'the number of global positions left is not visible to this user'
     else format('%s global positions are left', q.seqmax - coalesce(pg_sequence_last_value(o.oid), 0)) end,
   case
     when not has_sequence_privilege(o.oid, 'select, usage') then 'dibs verify tells whether it is ahead of every message'
