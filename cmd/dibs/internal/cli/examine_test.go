@@ -359,6 +359,16 @@ func TestDoctorFindsTablesThatVacuumHasToLookAt(t *testing.T) {
 	requireVerdict(t, cli.VerdictOK, found, "messages: the oldest transaction is ")
 }
 
+// The table may be locked by the time that the positions are counted.
+func TestATableThatIsLockedLateIsAFinding(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.Migrated(t))
+	executeOn(t, conn, `create or replace function dibs.categories(containing text default null) returns setof text language plpgsql as $$
+		begin raise 'canceling statement due to lock timeout' using errcode = 'lock_not_available'; end $$`)
+
+	requireVerdict(t, cli.VerdictWarn, examine(t, conn, nil), "storage cannot be examined: a table is locked")
+}
+
 func TestDoctorFindsPositionsThatNobodyTrims(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))
