@@ -181,12 +181,13 @@ func (l *Lease) lost(by *intentlog.State, cause string) *LeaseLostError {
 // If the lease is lost, the error is a [*LeaseLostError], which names the successor and matches
 // [ErrLeaseLost], as for all steps. After any other error the lease may or may not be extended.
 func (l *Lease) Extend(ctx context.Context) error {
-	err := l.step(ctx, func(p *part) messagestore.Body { return intentlog.Extended{Grant: p.Grant, Token: p.Token} }, nil)
-	if err != nil {
+	if err := l.step(ctx, extended, nil); err != nil {
 		return fmt.Errorf("extend lease: %w", err)
 	}
 	return nil
 }
+
+func extended(p *part) messagestore.Body { return intentlog.Extended{Grant: p.Grant, Token: p.Token} }
 
 // Release ends the lease without a result: the intent is free, at once for the first in the line.
 // The reason is for operators, at most 500 bytes, and may be "". You may release the lease again as
@@ -196,14 +197,18 @@ func (l *Lease) Extend(ctx context.Context) error {
 func (l *Lease) Release(ctx context.Context, reason string) error {
 	err := validateReason(reason)
 	if err == nil {
-		err = l.step(ctx, func(p *part) messagestore.Body {
-			return intentlog.Released{Grant: p.Grant, Token: p.Token, Reason: reason}
-		}, nil)
+		err = l.step(ctx, released(reason), nil)
 	}
 	if err != nil {
 		return fmt.Errorf("release lease: %w", err)
 	}
 	return nil
+}
+
+func released(reason string) func(p *part) messagestore.Body {
+	return func(p *part) messagestore.Body {
+		return intentlog.Released{Grant: p.Grant, Token: p.Token, Reason: reason}
+	}
 }
 
 // Bounds of the reason of a release, and of a result.
@@ -245,7 +250,11 @@ func (l *Lease) Confirm(ctx context.Context, result any, writes ...messagestore.
 }
 
 func (l *Lease) confirm(ctx context.Context, result json.RawMessage, notKept string, writes []messagestore.StreamWrite) error {
-	return l.step(ctx, func(p *part) messagestore.Body { return p.confirmed(result, notKept) }, writes)
+	return l.step(ctx, confirmed(result, notKept), writes)
+}
+
+func confirmed(result json.RawMessage, notKept string) func(p *part) messagestore.Body {
+	return func(p *part) messagestore.Body { return p.confirmed(result, notKept) }
 }
 
 func (p *part) confirmed(result json.RawMessage, notKept string) intentlog.Confirmed {
@@ -273,7 +282,11 @@ type place struct {
 
 func newEnds() *ends {
 	salt := uuid.New()
-	return &ends{salt: string(salt[:]), confirmed: map[uuid.UUID]bool{}, released: map[place]bool{}}
+	return saltedEnds(string(salt[:]))
+}
+
+func saltedEnds(salt string) *ends {
+	return &ends{salt: salt, confirmed: map[uuid.UUID]bool{}, released: map[place]bool{}}
 }
 
 // confirmation returns the id of the message that confirms a part, before it is sent. The id is the
@@ -462,14 +475,7 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 		for i := range parts {
 			p := &parts[i]
 			bodies[i] = body(p)
-			m := messagestore.Envelope{Body: bodies[i], Metadata: p.Metadata}
-			switch b := bodies[i].(type) {
-			case intentlog.Confirmed:
-				m.ID = l.ends.confirmation(p, b)
-			case intentlog.Released:
-				l.ends.release(p.Place.Stream, p.Place.Position+1)
-			}
-			all = append(all, messagestore.To(p.Place.Stream, p.Place.Position, m))
+			all = append(all, messagestore.To(p.Place.Stream, p.Place.Position, l.envelope(p, bodies[i])))
 		}
 		all = append(all, writes...)
 		sent := time.Now()
@@ -487,6 +493,18 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 			return err
 		}
 	}
+}
+
+// envelope returns a step's message, and records it if it ends the lease.
+func (l *Lease) envelope(p *part, body messagestore.Body) messagestore.Envelope {
+	m := messagestore.Envelope{Body: body, Metadata: p.Metadata}
+	switch b := body.(type) {
+	case intentlog.Confirmed:
+		m.ID = l.ends.confirmation(p, b)
+	case intentlog.Released:
+		l.ends.release(p.Place.Stream, p.Place.Position+1)
+	}
+	return m
 }
 
 // isConfirmation reports whether a step failed because the same lease was confirmed with the same

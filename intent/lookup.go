@@ -102,60 +102,6 @@ func (m *Manager) lookDetached(ctx context.Context, stream messagestore.StreamNa
 	return m.lookAt(ctx, stream)
 }
 
-// Resume returns the lease of a session that was granted in another process, or by an earlier run
-// of this one: one process reserves, and another carries out. It extends the lease.
-//
-// If the session with that token does not have the intent any more, the error matches
-// [ErrLeaseLost]. If the intent was never reserved, it matches [messagestore.ErrNotFound], and if
-// the number cannot be a token, [messagestore.ErrInvalid]. The lease of a request with several keys
-// cannot be resumed as a whole.
-func (m *Manager) Resume(ctx context.Context, scope, key, session string, token int64) (*Lease, error) {
-	l, err := m.resume(ctx, scope, key, session, token)
-	if err != nil {
-		return nil, fmt.Errorf("resume lease: %w", err)
-	}
-	return l, nil
-}
-
-func (m *Manager) resume(ctx context.Context, scope, key, session string, token int64) (*Lease, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if token < 1 || token > intentlog.MaxToken {
-		return nil, messagestore.NewInvalidError("fencing token", token, "must be the microseconds of a time between 1970 and 9999")
-	}
-	if rule := intentlog.SessionRule(session); rule != "" {
-		return nil, messagestore.NewInvalidError("session", session, rule)
-	}
-	stream, err := m.Stream(scope, key)
-	if err != nil {
-		return nil, err
-	}
-	sent := time.Now()
-	last, err := m.store.Last(ctx, stream)
-	if err != nil {
-		return nil, err
-	}
-	s, err := intentlog.Read(last)
-	if err != nil {
-		return nil, err
-	}
-	asked := part{*s}
-	asked.Session, asked.Token = session, token
-	// Before the extension, this process does not know the time of the lease.
-	l := m.newLease([]part{asked}, sent.Add(-s.Lasts()))
-	if err := l.compare(&asked, s); err != nil {
-		return nil, err
-	}
-	if err := l.Extend(ctx); err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	l.cause = l.parts[0].message()
-	l.mu.Unlock()
-	return l, nil
-}
-
 // ForceRelease ends the lease of an intent without its holder: an operator's last resort. Every
 // later step of that lease fails. The reason is stored, so it must not be empty, and has at most
 // 500 bytes. If the intent is already free, ForceRelease returns nil, but it still releases a lease

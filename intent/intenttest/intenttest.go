@@ -92,7 +92,7 @@ const (
 
 func tests() []test {
 	var all []test
-	for _, subject := range [][]test{leaseTests, stateTests, sessionTests, keyTests, waitTests, operateTests, clockTests} {
+	for _, subject := range [][]test{leaseTests, stateTests, sessionTests, holderTests, keyTests, waitTests, operateTests, clockTests} {
 		all = append(all, subject...)
 	}
 	return all

@@ -43,7 +43,7 @@ var mutants = []mutant{
 	},
 	{
 		"steps at any version", "lease.go",
-		"messagestore.To(p.Place.Stream, p.Place.Position, m)", "messagestore.To(p.Place.Stream, messagestore.AnyVersion, m)",
+		"messagestore.To(p.Place.Stream, p.Place.Position, l", "messagestore.To(p.Place.Stream, messagestore.AnyVersion, l",
 		[]string{"L3/LateHolderIsRefused", "L3/LateStepChangesNothing", "L5/OneOfTwoConfirms", "L7/AnyClockIsSafe"},
 	},
 	{
@@ -168,7 +168,7 @@ var mutants = []mutant{
 	},
 	{
 		"metadata stays with the grant", "lease.go",
-		"m := messagestore.Envelope{Body: bodies[i], Metadata: p.Metadata}", "m := messagestore.Envelope{Body: bodies[i]}",
+		"m := messagestore.Envelope{Body: body, Metadata: p.Metadata}", "m := messagestore.Envelope{Body: body}",
 		[]string{"Answer/MetadataGoesWithTheLease"},
 	},
 	{
@@ -277,9 +277,29 @@ var mutants = []mutant{
 		[]string{"L7/WaiterOutlastsAClockThatStands"},
 	},
 	{
-		"a lease that is resumed without an extension", "lookup.go",
-		"	if err := l.Extend(ctx); err != nil {\n		return nil, err\n	}\n", "",
-		[]string{"Resume/InAnotherProcess"},
+		"a holder's step that is not written", "holder.go",
+		"return l, l.step(ctx, body, writes)", "return l, nil",
+		[]string{"Resume/InAnotherProcess", "Holder/RepeatsItsStepsAnywhere"},
+	},
+	{
+		"a holder's confirmation without the caller's writes", "holder.go",
+		"return l, l.step(ctx, body, writes)", "return l, l.step(ctx, body, nil)",
+		[]string{"Holder/ConfirmAppendsOtherWrites"},
+	},
+	{
+		"a step of another session that is the holder's", "lease.go",
+		"if s.Token != p.Token || s.Session != p.Session {", "if s.Token != p.Token {",
+		[]string{"Holder/AnotherIsRefused"},
+	},
+	{
+		"a holder's confirmation that is another's for its next attempt", "holder.go",
+		`saltedEnds("")`, "newEnds()",
+		[]string{"Holder/LostAnswersDoNoHarm"},
+	},
+	{
+		"an extension that tells no new end", "holder.go",
+		"all[i].Intent, all[i].Err = m.Extend(ctx, h)", "_, all[i].Err = m.Extend(ctx, h)",
+		[]string{"Holder/ExtendsMany"},
 	},
 	{
 		"an operator who spares a lease that is over", "lookup.go",

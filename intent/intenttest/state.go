@@ -93,6 +93,7 @@ func everyStepFromEveryState(t *testing.T, f *fixture) {
 			return l
 		}, done, lost, lost, lost, done},
 	}
+	elsewhere := f.manager(t, nil)
 	for _, s := range states {
 		for step, want := range map[string]string{"a": s.a, "extend": s.extend, "release": s.release, "confirm": s.confirm, "other": s.other} {
 			r := request("A")
@@ -113,6 +114,22 @@ func everyStepFromEveryState(t *testing.T, f *fixture) {
 				got = stepped(t, l.Confirm(t.Context(), "result"))
 			}
 			require.Equal(t, want, got, "%s: %s", s.name, step)
+
+			if holderSteps[step] == nil {
+				continue
+			}
+			r.Key += ", by its holder"
+			l = s.bring(t, f.m, r)
+			before, err := f.m.Lookup(t.Context(), "", r.Key)
+			require.NoError(t, err)
+			after, err := holderSteps[step](t.Context(), elsewhere, holder(r, l))
+			require.Equal(t, want, stepped(t, err), r.Key)
+			found, err := f.m.Lookup(t.Context(), "", r.Key)
+			require.NoError(t, err)
+			if want == lost {
+				require.Equal(t, seen(before), seen(found), r.Key)
+			}
+			require.Equal(t, seen(found), seen(after), r.Key)
 		}
 	}
 }

@@ -77,6 +77,21 @@ func (g *gathering) ReadStream(ctx context.Context, q messagestore.StreamQuery) 
 	return g.readStream(ctx, q)
 }
 
+// Last implements [messagestore.Driver]. Reads of last messages go together, too.
+func (g *gathering) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
+	if messageType != "" || !g.gathers(ctx) {
+		return g.reader.Last(ctx, stream, messageType)
+	}
+	last, err := g.readGathered(ctx, messagestore.StreamQuery{Stream: stream, From: messagestore.EndOfStream, Backwards: true, Limit: 1})
+	if err != nil {
+		return nil, err
+	}
+	if len(last) == 0 {
+		return nil, messagestore.ErrNotFound
+	}
+	return last[0], nil
+}
+
 // enter returns a flight if the read goes straight through, or else the read, now waiting.
 func (g *gathering) enter(q messagestore.StreamQuery) (*flight, *gathered) {
 	g.mu.Lock()
