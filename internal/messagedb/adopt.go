@@ -201,7 +201,7 @@ func (c *Config) withDefaults() (Config, error) {
 			*value = otherwise
 		}
 		if *value < 1 || *value > most {
-			return fmt.Errorf("invalid %s %d: it is 1 to %d", name, *value, most)
+			return fmt.Errorf("invalid %s %d: must be between 1 and %d", name, *value, most)
 		}
 		return nil
 	}
@@ -209,7 +209,7 @@ func (c *Config) withDefaults() (Config, error) {
 		d.LockTimeout = 2 * time.Second
 	}
 	if d.LockTimeout < time.Millisecond || d.LockTimeout > time.Hour {
-		return d, fmt.Errorf("invalid LockTimeout %v: it is 1ms to 1h", d.LockTimeout)
+		return d, fmt.Errorf("invalid LockTimeout %v: must be between 1ms and 1h", d.LockTimeout)
 	}
 	return d, errors.Join(
 		set(&d.Workers, 2, 16, "Workers"),

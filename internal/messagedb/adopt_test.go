@@ -1056,9 +1056,15 @@ func TestAdoptionThatWasBegunIsAbandoned(t *testing.T) {
 func TestInvalidAdoptConfigIsRefused(t *testing.T) {
 	t.Parallel()
 	never := func(context.Context) (*pgx.Conn, error) { return nil, errors.New("connected") }
-	for _, config := range []messagedb.Config{
-		{Workers: -1}, {Workers: 17}, {RangeMessages: -1}, {RangeMessages: 1_000_001}, {LockTimeout: -1}, {LockTimeout: 2 * time.Hour}, {LockTries: -1},
+	for invalid, config := range map[string]messagedb.Config{
+		"Workers -1: must be between 1 and 16":                 {Workers: -1},
+		"Workers 17: must be between 1 and 16":                 {Workers: 17},
+		"RangeMessages -1: must be between 1 and 1000000":      {RangeMessages: -1},
+		"RangeMessages 1000001: must be between 1 and 1000000": {RangeMessages: 1_000_001},
+		"LockTries -1: must be between 1 and 1000000":          {LockTries: -1},
+		"LockTimeout -1ns: must be between 1ms and 1h":         {LockTimeout: -1},
+		"LockTimeout 2h0m0s: must be between 1ms and 1h":       {LockTimeout: 2 * time.Hour},
 	} {
-		require.ErrorContains(t, testkit.ErrorOf(messagedb.Adopt(t.Context(), never, &config)), "adopt: invalid ")
+		require.ErrorContains(t, testkit.ErrorOf(messagedb.Adopt(t.Context(), never, &config)), "adopt: invalid "+invalid)
 	}
 }

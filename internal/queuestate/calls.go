@@ -188,8 +188,14 @@ func Change(r Rows, c queuing.Change) (changed []messagestore.GlobalPosition, er
 		s.head.Paused = c.Action == queuing.Pause
 		return nil, s.end()
 	}
+	positions := slices.Compact(slices.Sorted(slices.Values(c.Positions)))
+	if c.Action == queuing.RetryNow {
+		if positions, err = s.retriable(positions); err != nil {
+			return nil, err
+		}
+	}
 	retried := map[messagestore.StreamName]messagestore.GlobalPosition{} // the last of each stream that was dead
-	for _, position := range slices.Compact(slices.Sorted(slices.Values(c.Positions))) {
+	for _, position := range positions {
 		did, err := s.change(c, position, retried)
 		if err != nil {
 			return nil, err
@@ -201,7 +207,27 @@ func Change(r Rows, c queuing.Change) (changed []messagestore.GlobalPosition, er
 	if err := s.release(changed); err != nil {
 		return nil, err
 	}
+	slices.Sort(changed)
 	return changed, s.end()
+}
+
+// retriable returns the positions of rows that wait, and after them those of dead rows: a retried
+// dead row may hold a row that waits.
+func (s *step) retriable(positions []messagestore.GlobalPosition) (waiting []messagestore.GlobalPosition, err error) {
+	var dead []messagestore.GlobalPosition
+	for _, position := range positions {
+		row, err := s.Row(position)
+		switch {
+		case err != nil:
+			return nil, err
+		case row == nil:
+		case row.Place.waits():
+			waiting = append(waiting, position)
+		case row.Place == Dead || row.Place == Closed:
+			dead = append(dead, position)
+		}
+	}
+	return append(waiting, dead...), nil
 }
 
 // Remove is [queuing.Driver.QueueRemove] of an existing queue, except for the removal itself: the
@@ -301,9 +327,6 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition, re
 	case row.Place == Passed:
 		return false, nil
 	case c.Action == queuing.RetryNow:
-		if !row.Place.waits() && row.Place != Dead && row.Place != Closed {
-			return false, nil
-		}
 		place := row.Place
 		if place == Suspended {
 			row.After = 0

@@ -742,7 +742,7 @@ var bugs = []bug{
 		}
 	}},
 	// An operator's calls, and refusals
-	{"a retry that does nothing", []string{"Operate/RetryOffersNow", "Q3/ARetriedItemGoesBeforeOneThatWaitsForItsTime", "Q3/HeldItemsAreCompletedBesideARetriedOne"}, ignores(queuing.RetryNow)},
+	{"a retry that does nothing", []string{"Operate/RetryOffersNow", "Q3/ARetriedItemGoesBeforeOneThatWaitsForItsTime", "Q3/ADeadItemAndOneThatWaitsAreRetriedTogether", "Q3/HeldItemsAreCompletedBesideARetriedOne"}, ignores(queuing.RetryNow)},
 	{"a reason that is not kept", []string{"Operate/RetryOffersNow", "Q2/CancelledIsLost"}, func(d *driver) {
 		d.change = func(c *queuing.Change) bool { c.Reason = ""; return true }
 	}},

@@ -310,6 +310,17 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 		}
 		if jumps {
 			actions["clock"] = func(*rapid.T) {
+				// A driver may keep the time of a take that changes nothing, or not. Both keep that of a pause.
+				each("pause and resume", func(s *side) string {
+					actions := []queuing.Action{queuing.Pause, queuing.Resume}
+					if status := s.status(rt); status != nil && status.Paused {
+						slices.Reverse(actions)
+					}
+					for _, action := range actions {
+						s.change(t, action)
+					}
+					return ""
+				})
 				wrong = rapid.SampledFrom([]time.Duration{0, queuing.ClockTolerance, 25 * time.Hour, 50 * time.Hour, -25 * time.Hour}).Draw(rt, "ahead")
 				show()
 				each(fmt.Sprintf("take of none, ahead by %v", wrong), func(s *side) string { return s.taken(s.take(t, queuing.Take{Policy: policy})) })

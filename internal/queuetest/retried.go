@@ -64,6 +64,12 @@ var retriedTests = []test{
 			f.done(t, queuing.Complete, queuing.Delivery{Position: at[2]})
 		}
 	}},
+	{"Q3/ADeadItemAndOneThatWaitsAreRetriedTogether", 0, func(t *testing.T, f *fixture) {
+		at := f.buried(t, 1, 1)
+		f.take(t, delayed(queuing.Delivery{Position: at[1]}, queuing.Defer, long))
+		require.Equal(t, at, f.change(t, queuing.RetryNow, at...))
+		f.order(t, at...)
+	}},
 	{"Q3/RetriedItemsGoInTheirOrder", 0, func(t *testing.T, f *fixture) {
 		for _, retry := range map[string]func(f *fixture, at []messagestore.GlobalPosition){
 			"together": func(f *fixture, at []messagestore.GlobalPosition) {
