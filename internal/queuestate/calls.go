@@ -51,30 +51,40 @@ func Ready(r Rows) (queuing.Ready, error) {
 // Extend is [queuing.Driver.QueueExtend].
 func Extend(r Rows, e queuing.Extension) (lost []queuing.Delivery, err error) {
 	now := r.Now()
-	session, there, err := r.Session(e.Session)
-	if err != nil {
-		return nil, err
+	lasts := map[int64]bool{}
+	for _, number := range append([]int64{e.Session}, e.Sessions...) {
+		if _, met := lasts[number]; met {
+			continue
+		}
+		session, there, err := r.Session(number)
+		if err != nil {
+			return nil, err
+		}
+		if lasts[number] = there && session.Until.After(now); !lasts[number] {
+			continue
+		}
+		if session.ahead(now) {
+			session.Until = now.Add(session.Lease)
+		}
+		if err := r.SetSession(session.longer(now, e.Lease)); err != nil {
+			return nil, err
+		}
 	}
-	if !there || !session.Until.After(now) {
-		return e.Deliveries, nil
-	}
-	if session.ahead(now) {
-		session.Until = now.Add(session.Lease)
-	}
-	if err := r.SetSession(session.longer(now, e.Lease)); err != nil {
-		return nil, err
-	}
-	if e.Notes != nil {
+	if e.Notes != nil && lasts[e.Session] {
 		if err := r.SetNotes(e.Session, e.Notes); err != nil {
 			return nil, err
 		}
 	}
-	for _, d := range e.Deliveries {
+	for i, d := range e.Deliveries {
+		session := e.Session
+		if len(e.Sessions) > 0 {
+			session = e.Sessions[i]
+		}
 		row, err := r.Row(d.Position)
 		if err != nil {
 			return nil, err
 		}
-		if row == nil || row.Place != Out || row.Version != d.Version || row.Session != e.Session {
+		if !lasts[session] || row == nil || !row.isOut(d, session) {
 			lost = append(lost, d)
 		}
 	}

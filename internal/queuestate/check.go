@@ -56,6 +56,13 @@ func CheckTake(t queuing.Take) error {
 		return refuse("wakes", len(t.Wakes), "must be at most 100")
 	case len(t.Wakes) > 0 && t.Slots != 0:
 		return refuse("slots", t.Slots, "must be 0 for a queue of streams")
+	case len(t.Resume) > queuing.MaxResume || len(t.Resume) > 0 && (len(t.Wakes) > 0 || t.Slots != 0):
+		return refuse("resume", len(t.Resume), "must be at most 100 sessions, and none of a queue of streams or of parked messages")
+	}
+	for _, session := range t.Resume {
+		if session < 1 || session == t.Session {
+			return refuse("resume", session, "must be another session")
+		}
 	}
 	for _, messageType := range t.Wakes {
 		if text.TypeRule(messageType) != "" {
@@ -89,6 +96,14 @@ func checkKinds(t queuing.Take) error {
 func CheckExtension(e queuing.Extension) error {
 	if len(e.Notes) > queuing.MaxItems {
 		return refuse("notes", len(e.Notes), "must be at most 1000")
+	}
+	if n := len(e.Sessions); n > 0 && (n != len(e.Deliveries) || n > queuing.MaxItems) {
+		return refuse("sessions", n, "must be one for each delivery, at most 1000")
+	}
+	for _, session := range e.Sessions {
+		if session < 1 {
+			return refuse("session", session, "must be more than 0")
+		}
 	}
 	for _, note := range e.Notes {
 		if len(note) > queuing.MaxNoteBytes {

@@ -347,8 +347,12 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 	if err == nil && t.Want > 0 {
 		err = s.orphans()
 	}
+	moved := 0
 	if err == nil {
-		err = s.reserve(t, &taken)
+		moved, err = s.moveHere(t, &taken)
+	}
+	if err == nil {
+		err = s.reserve(t, moved > 0, &taken)
 	}
 	if err == nil {
 		err = s.end()
@@ -653,12 +657,39 @@ func (s *step) orphans() error {
 	return s.release(loose)
 }
 
-// reserve takes items for the session.
-func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
+// moveHere moves what the sessions of earlier attempts have out to the session of this take, and
+// ends those sessions. It returns how many rows they had; a row whose message was removed is
+// finished instead.
+func (s *step) moveHere(t queuing.Take, taken *queuing.Taken) (moved int, err error) {
+	var rows []Row
+	for _, session := range t.Resume {
+		out, err := s.OutOf(session)
+		if err == nil {
+			err = s.EndSession(session)
+		}
+		if err != nil {
+			return 0, err
+		}
+		rows = append(rows, out...)
+	}
+	if len(t.Resume) > 0 {
+		err = s.dropTickets(func(ticket Ticket) bool { return slices.Contains(t.Resume, ticket.Session) })
+	}
+	if err != nil || len(rows) == 0 {
+		return 0, err
+	}
+	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Position, b.Position) })
+	s.head.Taken -= int64(len(rows)) // each was counted before, and is counted again
+	left := len(rows)
+	return len(rows), s.takeRows(t.Session, rows, &left, taken)
+}
+
+// reserve takes items for the session, unless earlier attempts at the take had some.
+func (s *step) reserve(t queuing.Take, moved bool, taken *queuing.Taken) error {
 	want := min(t.Want, queuing.MaxItems)
 	var again time.Time // when rows may be reserved that a limit or the line holds back now
 	bounded := false
-	if s.head.Paused {
+	if s.head.Paused || moved {
 		want = 0
 	}
 	if want > 0 && t.MaxOut > 0 {
@@ -717,7 +748,7 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 	if err := next(t.Session, &want, taken); err != nil {
 		return err
 	}
-	if err := s.account(t, taken); err != nil {
+	if err := s.account(t, moved, taken); err != nil {
 		return err
 	}
 	taken.More = taken.More || asked > 0 && want == 0
@@ -1176,7 +1207,7 @@ func (s *step) offer(session int64, row *Row, m *messagestore.Message, want *int
 }
 
 // account updates the session, the line and the counts.
-func (s *step) account(t queuing.Take, taken *queuing.Taken) error {
+func (s *step) account(t queuing.Take, moved bool, taken *queuing.Taken) error {
 	n := len(taken.Items)
 	if n == 0 {
 		if t.Want == 0 || t.Wait <= 0 || t.Ticket != 0 {
@@ -1200,7 +1231,7 @@ func (s *step) account(t queuing.Take, taken *queuing.Taken) error {
 		}
 	}
 	s.head.Taken += int64(n)
-	if t.Rate > 0 {
+	if t.Rate > 0 && !moved {
 		s.head.Tokens -= float64(n)
 	}
 	if t.Ticket != 0 {

@@ -1,6 +1,7 @@
 package queuetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -462,6 +463,40 @@ var bugs = []bug{
 			q.Lease = leases[q.Session]
 		}
 	}},
+	{"a repeated take that begins anew", []string{"Q1/ARepeatedTakeGetsWhatEarlierOnesHave", "Q1/ARepeatedTakeEndsBeforeItMoves"}, asks(func(q *queuing.Take) { q.Resume = nil })},
+	{"a repeated take that gets no lease", []string{"Q1/ARepeatedTakeGetsWhatEarlierOnesHave"}, asks(func(q *queuing.Take) {
+		if q.Resume != nil {
+			q.Lease = queuing.MinLease
+		}
+	})},
+	{"a repeated take that gets what it ends", []string{"Q1/ARepeatedTakeEndsBeforeItMoves"}, answers(func(q queuing.Take, taken *queuing.Taken) {
+		for _, f := range q.Finishes {
+			if q.Resume != nil {
+				taken.Items = append(taken.Items, queuing.Taking{Message: &messagestore.Message{GlobalPosition: f.Position}})
+			}
+		}
+	})},
+	{"a repeated take that gets what is lost", []string{"Q1/NothingMovesFromASessionThatIsOver"}, func(d *driver) {
+		var had []queuing.Item
+		d.ask = func(q *queuing.Take) {
+			had = nil
+			out, _ := d.Driver.QueueItems(context.Background(), queuing.List{Queue: q.Queue, State: queuing.Out, Limit: queuing.MaxItems})
+			for _, item := range out {
+				if slices.Contains(q.Resume, item.Session) {
+					had = append(had, item)
+				}
+			}
+		}
+		d.answer = func(_ queuing.Take, taken *queuing.Taken) {
+			for _, item := range had {
+				taken.Items = append(taken.Items, queuing.Taking{Message: item.Message, Version: item.Version})
+			}
+		}
+	}},
+	{"an extension of one session alone", []string{"Q4/SessionsAreExtendedTogether"}, func(d *driver) { d.extend = func(e *queuing.Extension) { e.Sessions = nil } }},
+	{"an order by position", []string{"Order/WhatIsDueComesFirst"}, answers(func(_ queuing.Take, taken *queuing.Taken) {
+		slices.SortFunc(taken.Items, func(a, b queuing.Taking) int { return cmp.Compare(a.Message.GlobalPosition, b.Message.GlobalPosition) })
+	})},
 	// Q2
 	{"a completion without a version", []string{"Q2/LateEndIsLost", "Q2/WhatWasNotDeliveredIsLost"}, func(d *driver) {
 		d.ask = func(q *queuing.Take) {
@@ -600,6 +635,7 @@ var bugs = []bug{
 		d.offer(queuing.Later, func(q queuing.Queue, item queuing.Item) bool { return d.expiries(q, item.Position) > 1 })
 	}},
 	// Q8
+	{"an attempt that keeps its place", []string{"Q8/ARepeatedTakeEndsTheEarlierPlace"}, asks(func(q *queuing.Take) { q.Resume = nil })},
 	{"a line in which each is the first", []string{"Q8/ServedInTheirOrder"}, func(d *driver) {
 		d.ask = func(q *queuing.Take) { q.Wait, q.Ticket = 0, 0 }
 		d.answer = func(q queuing.Take, taken *queuing.Taken) {

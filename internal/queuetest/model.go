@@ -162,8 +162,12 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 			if lease < time.Second {
 				me += 10 // sessions that end
 			}
-			each(fmt.Sprintf("take of %d by %d, ending %v, and behind them %v", want, me, finishes, behind), func(s *side) string {
-				q := queuing.Take{Queue: of, Policy: policy, Wakes: wakes, Session: me, Lease: lease, Want: want}
+			var resume []int64
+			if wakes == nil && rapid.IntRange(0, 3).Draw(rt, "resumes") == 0 {
+				resume = slices.DeleteFunc(rapid.SliceOfNDistinct(rapid.SampledFrom([]int64{1, 2, 3, 11, 12, 13}), 1, 3, rapid.ID).Draw(rt, "earlier sessions"), func(s int64) bool { return s == me })
+			}
+			each(fmt.Sprintf("take of %d by %d after %v, ending %v, and behind them %v", want, me, resume, finishes, behind), func(s *side) string {
+				q := queuing.Take{Queue: of, Policy: policy, Wakes: wakes, Session: me, Lease: lease, Want: want, Resume: resume}
 				ended := map[int]bool{} // one item twice in a call is told by each in its own order
 				for _, f := range finishes {
 					d := f[0].([2]int) //nolint:errcheck // as made
@@ -263,8 +267,15 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 				me, d := session(), rapid.SampledFrom(versions).Draw(rt, "delivery")
 				noted := rapid.SliceOfN(rapid.SampledFrom(versions), 0, 3).Draw(rt, "noted")
 				none := rapid.Bool().Draw(rt, "no notes")
-				each(fmt.Sprintf("extend of %d with %v, notes of %v (none: %v)", me, d, noted, none), func(s *side) string {
+				var others []int64
+				if rapid.Bool().Draw(rt, "others") {
+					others = []int64{session(), session()}
+				}
+				each(fmt.Sprintf("extend of %d with %v, notes of %v (none: %v), and of %v", me, d, noted, none, others), func(s *side) string {
 					e := queuing.Extension{Queue: of, Session: me, Lease: 24 * time.Hour, Deliveries: []queuing.Delivery{delivery(s, d)}}
+					if others != nil { // the second is of no item
+						e.Deliveries, e.Sessions = append(e.Deliveries, queuing.Delivery{Position: 1 << 50}), others
+					}
 					if !none {
 						e.Notes = queuing.Notes{}
 						for i, n := range noted {

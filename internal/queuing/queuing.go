@@ -74,8 +74,8 @@ type Driver interface {
 	// reverse.
 	QueueReady(ctx context.Context, q Queue) (Ready, error)
 
-	// QueueExtend restarts a session's lease, and returns the deliveries that the session has lost:
-	// all of them if the session was over.
+	// QueueExtend restarts the leases of sessions, and returns the deliveries that their sessions
+	// have lost: all of those whose session was over.
 	QueueExtend(ctx context.Context, e Extension) (lost []Delivery, err error)
 
 	// QueueLeave ends a session. Its items are offered again at once, without a failure, except
@@ -175,6 +175,9 @@ const (
 
 	// MaxWakes bounds [Take].Wakes.
 	MaxWakes = 100
+
+	// MaxResume bounds [Take].Resume.
+	MaxResume = 100
 
 	// Slots is how many slots a category has: see [Take].Slots.
 	Slots = 32
@@ -357,15 +360,27 @@ type Take struct {
 
 	// Ticket is the caller's place in the line from an earlier take, or 0.
 	Ticket int64
+
+	// Resume are other sessions, at most [MaxResume], of earlier attempts at the same call, whose
+	// answers were lost. What they have out moves to Session after the Finishes, under the same
+	// versions and with a new lease. The sessions end, and their places in the line. If anything
+	// moved, the take returns all of it, whatever Want says, and reserves nothing more. Nothing
+	// moves from a session that was over. A queue of streams or of parked messages refuses it.
+	Resume []int64
 }
 
 // Taken is the answer to a [Take]. If the answer is lost, the caller continues with a new session,
 // to which it moves the deliveries that it knows by [Driver.QueueLeave]; the others are offered
-// again. It repeats the same finishes. If the lost call ended a delivery, the answer for it is
-// Done.
+// again. Or it takes again, with the old session in [Take].Resume. It repeats the same finishes. If
+// the lost call ended a delivery, the answer for it is Done.
 type Taken struct {
 	Endings []Ending // one for each of the Finishes, in their order
-	Items   []Taking // in the order in which they became available
+
+	// Items are the reserved ones: first those that were due, in the order of the times from which
+	// they were offered, then those that nobody had met, in the order of the category. One delivery
+	// in eight is of an item that nobody had met, if there is one, although others are due. Items
+	// that moved here from other sessions are in the order of the category.
+	Items []Taking
 
 	// Ticket is the new place in the line, or 0.
 	Ticket int64
@@ -398,12 +413,17 @@ type Ready struct {
 	Asked  bool // and some messages are still to be parked
 }
 
-// An Extension extends a session.
+// An Extension extends a session, or several.
 type Extension struct {
 	Queue
 	Session    int64
 	Lease      time.Duration
-	Deliveries []Delivery // at most one of each item
+	Deliveries []Delivery // at most one of each item, and at most [MaxItems] if they have Sessions
+
+	// Sessions are those of the Deliveries, one for each. They are extended too.
+	//
+	// Defaults to Session for all.
+	Sessions []int64
 
 	// Notes replace all earlier notes of the session; nil leaves them unchanged. Each belongs to a
 	// delivery and has at most MaxNoteBytes. It is shown while the session has the item out under

@@ -60,16 +60,16 @@ func takeArguments(t queuing.Take) []any {
 	positions, versions := split(ended)
 	return []any{
 		t.Name, string(t.Category), t.Session, t.Lease.Microseconds(), positions, versions, string(kinds), delays, reasons,
-		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, wakesOf(t), sessionsOf(t), orNull(int64(t.Slots)), //nolint:gosec // the database refuses values out of bounds
+		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, orNone(t.Wakes), sessionsOf(t), orNull(int64(t.Slots)), orNone(t.Resume), //nolint:gosec // the database refuses values out of bounds
 	}
 }
 
-// wakesOf returns nil, which is null, for a queue of items.
-func wakesOf(t queuing.Take) []string {
-	if len(t.Wakes) == 0 {
+// orNone returns an argument that is null for an empty list.
+func orNone[T any](list []T) []T {
+	if len(list) == 0 {
 		return nil
 	}
-	return t.Wakes
+	return list
 }
 
 // sessionsOf returns nil, which is null, if all deliveries belong to the take's session.
@@ -192,7 +192,7 @@ func (qs queues) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing
 func (qs queues) QueueExtend(ctx context.Context, e queuing.Extension) (lost []queuing.Delivery, err error) {
 	positions, versions := split(e.Deliveries)
 	var gone []int64
-	err = qs.changeQueue(ctx, qs.queries.queueExtend, []any{e.Name, string(e.Category), e.Session, e.Lease.Microseconds(), positions, versions, pglink.OrNull(string(e.Notes.JSON()))}, func(rows pgx.Rows) error {
+	err = qs.changeQueue(ctx, qs.queries.queueExtend, []any{e.Name, string(e.Category), e.Session, e.Lease.Microseconds(), positions, versions, pglink.OrNull(string(e.Notes.JSON())), orNone(e.Sessions)}, func(rows pgx.Rows) error {
 		return rows.Scan(&gone)
 	})
 	if err != nil {

@@ -12,7 +12,7 @@ create or replace function dibs.queue_take(
   want integer, wait bigint, own_ticket bigint,
   max_failures integer, hold boolean, max_out integer, rate double precision, burst integer,
   ended_seen bigint[] default null, wakes text[] default null, ended_sessions bigint[] default null,
-  of_slots bigint default null,
+  of_slots bigint default null, resumed bigint[] default null,
   out endings text,
   out positions bigint[], out versions integer[], out failures integer[],
   out ids uuid[], out streams text[], out stream_positions bigint[], out types text[], out data text[], out metadata text[], out times bigint[],
@@ -54,6 +54,7 @@ declare
   full_page boolean;
   turns boolean := false; -- it is the turn of what nobody has met
   newer integer := 0; -- of the places, for that
+  moved boolean := false; -- what is reserved has come from the sessions of earlier attempts
   aside bigint; -- of those, the next of the key that was met last
   alone record; -- of dibs.queue_alone
   let record; -- of dibs.queue_release
@@ -73,8 +74,12 @@ begin
     )
     and (wakes is null or cardinality(wakes) between 1 and 100)
     and (of_slots is null or of_slots between 1 and 4294967295 and wakes is null)
+    and (
+      resumed is null
+      or cardinality(resumed) between 1 and 100 and 0 < all (resumed) and me <> all (resumed) and wakes is null and of_slots is null
+    )
   ) is not true then
-    perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst, wakes, of_slots);
+    perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst, wakes, of_slots, resumed);
   end if;
   if of_slots is not null and not exists (
     select from dibs.queue_heads x
@@ -395,6 +400,24 @@ begin
     total := least(total, floor(h.tokens));
   end if;
 
+  -- What earlier attempts at the call have out moves here, and nothing else is reserved.
+  if resumed is not null then
+    with moved as (
+      update dibs.queue_open x set session = me where x.ctid = any ((select dibs.queue_out(q, false, h.floor, resumed))::tid[]) returning x.position
+    )
+    select array_agg(x.position order by x.position) into picked from moved x;
+    delete from dibs.queue_sessions x
+    where x.queue = q and x.session = any (resumed) and not exists ( -- what a transaction of a caller's is finishing stays
+      select from dibs.queue_open y where y.queue = q and y.position >= h.floor and y.state = 'o' and y.session = x.session offset 0
+    );
+    delete from dibs.queue_tickets x where x.queue = q and x.ticket > h.turn and x.session = any (resumed);
+    if picked is not null then
+      h.taken := h.taken - cardinality(picked); -- each was counted before, and is counted again
+      moved := true;
+      total := 0;
+    end if;
+  end if;
+
   -- What may have ended its session.
   if h.suspects and total > 0 then
     select x.* into alone from dibs.queue_alone(q, of_category, wakes is not null, of_slots, h.floor, me, now, h.apart) x;
@@ -667,7 +690,7 @@ begin
     where x.until < now + lease * 0.67 * interval '1 microsecond';
     h.wake := least(h.wake, now + lease * interval '1 microsecond');
     h.taken := h.taken + n;
-    h.tokens := h.tokens - case when rate is null then 0 else n end;
+    h.tokens := h.tokens - case when rate is null or moved then 0 else n end;
     changed := true;
     if own_ticket is not null then
       delete from dibs.queue_tickets x where x.queue = q and x.ticket = own_ticket;
@@ -712,14 +735,14 @@ $$;
 
 comment on function dibs.queue_take(
   text, text, bigint, bigint, bigint[], integer[], text, bigint[], text[], integer, bigint, bigint, integer, boolean, integer, double precision, integer,
-  bigint[], text[], bigint[], bigint
+  bigint[], text[], bigint[], bigint, bigint[]
 ) is
 'Ends deliveries, gives back what sessions that are over have out, and reserves up to want items for the session me, in one step.
 Each delivery that ends is a position and a version, a kind (c completed, r failed, f deferred, u not worked on, x buried, t
 completed by queue_finish, b completed while it was held, with the one before it), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. With wakes the
 queue is one of streams: its items are the first messages of streams, which later ones of these types wake, and which w and s give
 back, to wait and suspended, seen up to a global position. With of_slots it is one of parked messages, as queue_park makes it, and what is
-reserved is of these slots, a bit each. A delivery is of the session me, unless ended_sessions names another. Times are
+reserved is of these slots, a bit each. What the sessions resumed have out moves to the session me, and nothing else is reserved then. A delivery is of the session me, unless ended_sessions names another. Times are
 microseconds: lease, wait, and wake, which says after how long something may be available without a write; null for never. A
 take that finds nothing and waits gets a ticket, which it gives again as own_ticket.';
 

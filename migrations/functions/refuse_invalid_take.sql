@@ -1,6 +1,6 @@
 create or replace function dibs.refuse_invalid_take(
   me bigint, lease bigint, want integer, wait bigint, max_failures integer, hold boolean, max_out integer, rate double precision, burst integer,
-  wakes text[], of_slots bigint
+  wakes text[], of_slots bigint, resumed bigint[]
 ) returns void
 language plpgsql immutable
 as $$
@@ -22,11 +22,15 @@ begin
       field := 'wakes'; rule := 'must be 1 to 100 types, or null';
     when of_slots is not null and (of_slots between 1 and 4294967295 and wakes is null) is not true then
       field := 'of_slots'; rule := 'must be between 1 and 4294967295, or null for a queue of streams';
+    when resumed is not null and (
+      cardinality(resumed) between 1 and 100 and 0 < all (resumed) and me <> all (resumed) and wakes is null and of_slots is null
+    ) is not true then
+      field := 'resumed'; rule := 'must be 1 to 100 other sessions, or null for a queue of streams or of parked messages';
     else field := 'ended_positions'; rule := 'must be arrays of one length, at most 1000, and each kind one of c, r, f, u, x and t, w or s for a queue of streams, or b for a queue of items';
   end case;
   raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field;
 end
 $$;
 
-comment on function dibs.refuse_invalid_take(bigint, bigint, integer, bigint, integer, boolean, integer, double precision, integer, text[], bigint) is
+comment on function dibs.refuse_invalid_take(bigint, bigint, integer, bigint, integer, boolean, integer, double precision, integer, text[], bigint, bigint[]) is
 'Raises DB001, with the parameter as the column, for a take that cannot be.';
