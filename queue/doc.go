@@ -26,9 +26,14 @@
 //
 // Items with one Key are delivered one at a time, in the order in which they were inserted, even
 // across retries and deferrals. Items of other keys do not wait for them. After a dead item the
-// next items of its key are delivered, unless [Config.WhenDead] is [Hold]. Items without a key are
-// delivered in the order of insertion, but may complete in another order. Callers that wait for
-// items are served in the order in which they came, across processes.
+// next items of its key are delivered, unless [Config.WhenDead] is [Hold].
+//
+// Items that are offered again (after a failure, a deferral, at their date, or since an earlier one
+// of their key has ended) come before all items that no worker has met, and among themselves in the
+// order of the times from which they were offered. Items that no worker has met come in the order
+// of insertion; one delivery in eight is such an item, although others are offered again. Items
+// without a key may complete in another order. Callers that wait for items are served in the order
+// in which they came, across processes.
 //
 // # What becomes of an item
 //

@@ -8,7 +8,10 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/testkit"
@@ -84,6 +87,43 @@ func ExampleQueue_Receive() {
 	}
 	// Output:
 	// Send {"to":"ann"}
+}
+
+// A worker that ends its last items as it gets the next ones makes one call of the store for both. It keeps the deliveries, and not
+// the jobs, so another process could do the work. If the answer of a call is lost, it calls again with the same ID and the next
+// Attempt.
+func ExampleQueue_SettleAndReceive() {
+	ctx := context.Background()
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	mail := testkit.Must(queue.New(store, "mail", nil))
+	for _, to := range []string{"ann", "nobody", "bob"} {
+		testkit.Must(mail.Insert(ctx, Send{To: to}, nil))
+	}
+
+	var settlements []queue.Settlement
+	for {
+		call := uuid.New()
+		outcomes, jobs, err := mail.SettleAndReceive(ctx, settlements, 10, &queue.ReceiveOpts{ID: call, Wait: 20 * time.Second})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("settled:", outcomes)
+		if len(jobs) == 0 || len(settlements) > 0 {
+			return
+		}
+		settlements = nil
+		for _, job := range jobs {
+			s := queue.Settlement{Delivery: job.Delivery(), Action: queue.Complete}
+			if strings.Contains(string(job.Message.Data), "nobody") {
+				s.Action, s.Error = queue.Bury, "no such address"
+			}
+			settlements = append(settlements, s)
+		}
+		testkit.Must(mail.Insert(ctx, Send{To: "carol"}, nil))
+	}
+	// Output:
+	// settled: []
+	// settled: [<nil> <nil> <nil>]
 }
 
 // The mail is sent and its item completed before the line is logged. A disk that is full then fails the log, and sends no

@@ -49,6 +49,16 @@ func JobOf(ctx context.Context) *Job {
 	return job
 }
 
+// Delivery names the delivery, so that another process can end or extend it: see [Queue.Settle]. It
+// is for jobs of [Queue.Receive]: a job of a handler has the zero Delivery, because its worker may
+// move it to another session.
+func (j *Job) Delivery() Delivery {
+	if j == nil || j.queue == nil || j.lease == 0 {
+		return Delivery{}
+	}
+	return Delivery{Position: j.delivery.Position, Version: j.delivery.Version, Session: j.sessions()[0]}
+}
+
 // Complete finishes the item. Call it before the handler returns if something may still fail, such
 // as logging, without causing another delivery: from then on the handler's error is logged and
 // changes nothing. The error matches [ErrLost] if another worker has the item by then. You may call

@@ -35,6 +35,7 @@ type Queue struct {
 	looked  atomic.Int64 // when the queue last checked whether workers free unique names; in the future if they do
 	source  work.Source
 	counts  work.Counts
+	line    line
 }
 
 // WhenDead says how the items behind a dead one are treated.

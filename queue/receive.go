@@ -2,13 +2,16 @@ package queue
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -16,7 +19,8 @@ import (
 // ReceiveOpts change a call of [Queue.Receive]. Nil means all defaults.
 type ReceiveOpts struct {
 	// Wait is how long the call waits for an item, up to 15 minutes. Waiting calls are served in
-	// the order in which they came, across processes.
+	// the order in which they came, across processes. However many calls of one Queue wait, they
+	// cost the store as much as one.
 	//
 	// Defaults to 0: it does not wait.
 	Wait time.Duration
@@ -28,17 +32,44 @@ type ReceiveOpts struct {
 	//
 	// Defaults to 30 seconds.
 	VisibilityTimeout time.Duration
-}
 
-// receivePoll is how often a waiting call looks for items without a wake-up.
-const receivePoll = 250 * time.Millisecond
+	// ID names the call, so that you can repeat it if its answer is lost on the way to you, also by
+	// another process: each time with the same ID, and an Attempt that is one higher. The repeated
+	// call returns what earlier attempts have reserved and not given back, in the order of
+	// insertion: up to n jobs, and it gives back the rest; it reserves others only if there are
+	// none. Use a new, random ID for each call, and each attempt once. Whatever the call of an
+	// earlier attempt still does, it can neither end nor give back those jobs, and the lost answer
+	// is not a failure of any item. An earlier attempt whose VisibilityTimeout has passed has
+	// nothing.
+	//
+	// Defaults to none: the call cannot be repeated.
+	ID uuid.UUID
+
+	// Attempt is how often the call with this ID was made before, up to 100.
+	//
+	// Defaults to 0.
+	Attempt int
+}
 
 // Receive reserves up to n items, 1 to 1,000, and returns their jobs as soon as it has one. If no
 // item comes within the time to wait, it returns no jobs and no error. If ctx ends, it gives back
-// items that were reserved meanwhile.
+// items that were reserved meanwhile, without a failure. If the store fails while calls of the
+// process wait, all of them return its error.
 func (q *Queue) Receive(ctx context.Context, n int, opts *ReceiveOpts) ([]*Job, error) {
+	_, jobs, err := q.SettleAndReceive(ctx, nil, n, opts)
+	return jobs, err
+}
+
+// SettleAndReceive is [Queue.Settle] of 0 to 1,000 settlements and then [Queue.Receive], in one
+// call of the store. A worker that ends its last jobs as it gets the next ones makes half the
+// calls.
+//
+// The settlements are done first, before any wait, and they stay done whatever becomes of the rest.
+// If outcomes is nil, it is not known whether they were done; otherwise it has an outcome for each,
+// even with an error. You may repeat the call with the same settlements.
+func (q *Queue) SettleAndReceive(ctx context.Context, settlements []Settlement, n int, opts *ReceiveOpts) (outcomes []error, jobs []*Job, err error) {
 	if err := q.use(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if opts == nil {
 		opts = &ReceiveOpts{}
@@ -47,80 +78,58 @@ func (q *Queue) Receive(ctx context.Context, n int, opts *ReceiveOpts) ([]*Job, 
 	if lease == 0 {
 		lease = 30 * time.Second
 	}
-	err := errors.Join(q.refuseParked(), checkDuration("Wait", opts.Wait, 0, queuing.MaxWait), checkDuration("VisibilityTimeout", lease, queuing.MinLease, queuing.MaxLease))
-	if n < 1 || n > queuing.MaxItems {
-		err = errors.Join(messagestore.NewInvalidError("n", n, fmt.Sprintf("must be between 1 and %d", queuing.MaxItems)), err)
+	finishes, err := finishesOf(settlements, 0)
+	err = errors.Join(
+		checkCount("n", n, 1), q.refuseParked(), checkDuration("Wait", opts.Wait, 0, queuing.MaxWait),
+		checkDuration("VisibilityTimeout", lease, queuing.MinLease, queuing.MaxLease), err,
+	)
+	if opts.Attempt < 0 || opts.Attempt > queuing.MaxResume {
+		err = errors.Join(err, messagestore.NewInvalidError("Attempt", opts.Attempt, fmt.Sprintf("must be between 0 and %d", queuing.MaxResume)))
+	}
+	if opts.Attempt > 0 && opts.ID == uuid.Nil {
+		err = errors.Join(err, messagestore.NewInvalidError("Attempt", opts.Attempt, "must be 0 without an ID"))
+	}
+	if err == nil {
+		err = ctx.Err()
 	}
 	if err != nil {
-		return nil, q.fail("receive", err)
+		return nil, nil, q.fail("receive", err)
 	}
-	jobs, err := q.receive(ctx, n, opts.Wait, lease)
-	return jobs, q.fail("receive", err)
+	t := queuing.Take{Queue: q.of, Policy: q.policy, Session: work.NewSession(), Lease: lease, Want: n}
+	if opts.ID != uuid.Nil {
+		t.Session = sessionOf(opts.ID, opts.Attempt)
+		for earlier := range opts.Attempt {
+			t.Resume = append(t.Resume, sessionOf(opts.ID, earlier))
+		}
+	}
+	var endings []queuing.Ending
+	if parts := apart(finishes, func(f queuing.Finish) messagestore.GlobalPosition { return f.Position }); len(parts) > 1 {
+		t.Finishes = parts[len(parts)-1]
+		if endings, err = q.finishAll(ctx, finishes[:len(finishes)-len(t.Finishes)]); err != nil {
+			return nil, nil, q.fail("receive", err)
+		}
+	} else {
+		t.Finishes = finishes
+	}
+	a := asking{Queue: q, take: t, endings: endings}
+	items, err := a.receive(ctx, opts.Wait)
+	if len(settlements) > 0 && len(a.endings) == len(settlements) {
+		outcomes = outcomesOf(a.endings)
+	}
+	return outcomes, q.jobs(items, t.Session, lease), q.fail("receive", err)
 }
 
-func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) ([]*Job, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	deadline := time.Now().Add(wait)
-	session := work.NewSession()
-	var bell <-chan messagestore.GlobalPosition
-	if wait > 0 {
-		var stop func()
-		bell, stop = q.store.Watch(q.of.Category, receivePoll)
-		defer stop()
-	}
-	t := queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Want: n}
-	for {
-		if t.Ticket == 0 {
-			t.Wait = max(time.Until(deadline), 0).Truncate(time.Microsecond)
-		}
-		asked := time.Now()
-		taken, err := q.driver.QueueTake(ctx, t)
-		if err != nil {
-			// Nobody else can have the reserved items, or a place in the line.
-			q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
-			return nil, err
-		}
-		if len(taken.Items) > 0 && time.Since(asked) < lease {
-			return q.jobs(taken.Items, session, lease), nil
-		}
-		if len(taken.Items) > 0 { // by now others may have them
-			q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
-			session, taken.Ticket = work.NewSession(), 0
-			t.Session, t.Ticket = session, 0
-		}
-		if taken.Ticket != 0 {
-			t.Ticket = taken.Ticket
-		}
-		left := time.Until(deadline)
-		if left <= 0 {
-			if t.Ticket != 0 {
-				q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
-			}
-			return nil, nil
-		}
-		pause := min(left, receivePoll)
-		if taken.Wake >= 0 {
-			pause = min(pause, max(taken.Wake, time.Millisecond))
-		}
-		if taken.More {
-			pause = 0
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-bell:
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
-			return nil, ctx.Err()
-		}
-		timer.Stop()
-	}
+// sessionOf returns the session of an attempt at a call. Nobody who does not know the id can guess
+// it.
+func sessionOf(id uuid.UUID, attempt int) int64 {
+	sum := sha256.Sum256(append(id[:], byte(attempt)))
+	return int64(binary.BigEndian.Uint64(sum[:])>>2) + 1 //nolint:gosec // of 62 bits
 }
 
 func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration) []*Job {
+	if len(items) == 0 {
+		return nil
+	}
 	jobs, all := make([]*Job, len(items)), &work.Notes{}
 	for i, item := range items {
 		jobs[i] = &Job{
@@ -130,32 +139,17 @@ func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration)
 		var ended atomic.Bool
 		jobs[i].lost = ended.Load
 		jobs[i].end = func(ctx context.Context, f queuing.Finish, _ error) (queuing.Ending, error) {
-			ending, err := q.end(ctx, session, lease, f)
-			if err == nil && ending != queuing.Open {
+			f.Session = session
+			endings, err := q.finishAll(ctx, []queuing.Finish{f})
+			if err != nil {
+				return 0, err
+			}
+			if endings[0] != queuing.Open {
 				ended.Store(true)
 				all.Ended(f.Delivery)
 			}
-			return ending, err
+			return endings[0], nil
 		}
 	}
 	return jobs
-}
-
-// end ends one delivery by a call of its own. If its answer is lost, the call is repeated once.
-func (q *Queue) end(ctx context.Context, session int64, lease time.Duration, f queuing.Finish) (queuing.Ending, error) {
-	t := queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Finishes: []queuing.Finish{f}}
-	taken, err := q.driver.QueueTake(ctx, t)
-	if errors.Is(err, messagestore.ErrOutcomeUnknown) && ctx.Err() == nil {
-		var o waiting.Outcome
-		_ = o.Of(err)
-		taken, err = q.driver.QueueTake(ctx, t)
-		err = o.Of(err)
-	}
-	if err == nil && len(taken.Endings) != 1 {
-		err = fmt.Errorf("%w: the store returned %d endings for 1", messagestore.ErrOutcomeUnknown, len(taken.Endings))
-	}
-	if err != nil {
-		return 0, err
-	}
-	return taken.Endings[0], nil
 }

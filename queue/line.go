@@ -1,0 +1,251 @@
+package queue
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/work"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// receivePoll is how often the first of the waiting calls looks for items without a wake-up.
+const receivePoll = 250 * time.Millisecond
+
+// A line is where the calls of Receive that wait stand, in the order in which they came. Only the
+// first asks the store, in its own goroutine; when it returns, the next is the first. So any number
+// of waiting calls costs the store as much as one. The first stands in the queue's own line, which
+// decides between processes, and leaves its place there to the next.
+type line struct {
+	mu    sync.Mutex
+	calls list.List // of *place
+
+	// Of the first call, and then of the next.
+	bell     <-chan messagestore.GlobalPosition // rings after a write, while any call waits
+	stop     func()
+	look     bool      // there may be an item
+	wakeAt   time.Time // something may become available then; zero for never
+	ticket   int64     // the place in the queue's own line, 0 for none
+	session  int64     // under which the store has the ticket
+	ticketed time.Time
+}
+
+// A place is one call's place in a line.
+type place struct {
+	in   *list.Element // nil if it is in the line no more
+	turn chan struct{} // is closed when the call is the first, or is not to wait any more
+	err  error         // why not
+}
+
+func (p *place) first() bool {
+	select {
+	case <-p.turn:
+		return true
+	default:
+		return false
+	}
+}
+
+// enter puts a call at the end of the line.
+func (q *Queue) enter() *place {
+	l := &q.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := &place{turn: make(chan struct{})}
+	p.in = l.calls.PushBack(p)
+	if l.calls.Len() == 1 {
+		l.bell, l.stop = q.store.Watch(q.of.Category, receivePoll)
+		l.look = true
+		close(p.turn)
+	}
+	return p
+}
+
+// leave takes a call out of the line. Behind the last the queue's own line has no place any more.
+func (q *Queue) leave(ctx context.Context, p *place) {
+	l := &q.line
+	l.mu.Lock()
+	if p.in == nil {
+		l.mu.Unlock()
+		return
+	}
+	wasFirst := l.calls.Front() == p.in
+	l.calls.Remove(p.in)
+	p.in = nil
+	var left int64
+	if next := l.calls.Front(); next == nil {
+		l.stop()
+		if l.ticket != 0 {
+			left = l.session
+		}
+		l.ticket, l.wakeAt = 0, time.Time{}
+	} else if wasFirst {
+		close(next.Value.(*place).turn) //nolint:errcheck // as put
+	}
+	l.mu.Unlock()
+	if left != 0 {
+		q.source.Leave(ctx, left, time.Now().Add(work.LeaveTimeout))
+	}
+}
+
+// failed ends the wait of all calls in the line with an error of the store.
+func (q *Queue) failed(err error) {
+	l := &q.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for next := l.calls.Front(); next != nil; next = l.calls.Front() {
+		p := l.calls.Remove(next).(*place) //nolint:errcheck // as put
+		p.in = nil
+		if !p.first() {
+			p.err = err
+			close(p.turn)
+		}
+	}
+	l.stop()
+	l.ticket, l.wakeAt = 0, time.Time{}
+}
+
+// await waits until there may be an item or something else to look for. It reports false if the time
+// left or ctx has ended.
+func (q *Queue) await(ctx context.Context, left time.Duration) bool {
+	l := &q.line
+	pause := min(left, receivePoll)
+	if !l.wakeAt.IsZero() {
+		pause = min(pause, max(time.Until(l.wakeAt), time.Millisecond))
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-l.bell:
+		l.look = true
+	case <-ctx.Done():
+	case <-timer.C:
+		if left <= pause {
+			return false
+		}
+		now := time.Now()
+		l.look = !l.wakeAt.IsZero() && !now.Before(l.wakeAt) || now.Sub(l.ticketed) >= queuing.MaxWait
+		if !l.look {
+			ready, err := q.driver.QueueReady(ctx, q.of)
+			l.look = err != nil || ready.Ready // the take reports the failure
+			l.wakeIn(ready.Wake)
+		}
+	}
+	return ctx.Err() == nil
+}
+
+func (l *line) wakeIn(after time.Duration) {
+	l.wakeAt = time.Time{}
+	if after >= 0 {
+		l.wakeAt = time.Now().Add(after)
+	}
+}
+
+// An asking is one call of Receive.
+type asking struct {
+	*Queue
+
+	take    queuing.Take
+	endings []queuing.Ending
+}
+
+// receive returns items, or none after the wait.
+func (a *asking) receive(ctx context.Context, wait time.Duration) ([]queuing.Taking, error) {
+	if wait == 0 {
+		return a.ask(ctx, a.take.Want, nil)
+	}
+	deadline := time.Now().Add(wait)
+	p := a.enter()
+	defer a.leave(ctx, p)
+	if !p.first() {
+		if len(a.take.Finishes)+len(a.take.Resume) > 0 { // this does not wait for the others
+			if items, err := a.ask(ctx, 0, nil); err != nil || len(items) > 0 {
+				return items, err
+			}
+		}
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		select {
+		case <-p.turn:
+		case <-timer.C:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if p.err != nil {
+			return nil, p.err
+		}
+	}
+	for {
+		if a.line.look {
+			if items, err := a.ask(ctx, a.take.Want, &a.line); err != nil || len(items) > 0 {
+				return items, err
+			}
+		}
+		if left := time.Until(deadline); !a.line.look && !a.await(ctx, left) || left <= 0 {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// ask makes one call of the store, for the first call in the line if l is not nil.
+func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, error) {
+	t, began := a.take, time.Now()
+	t.Want = want
+	if l != nil {
+		if began.Sub(l.ticketed) >= queuing.MaxWait { // it has ended
+			l.ticket = 0
+		}
+		if t.Ticket = l.ticket; t.Ticket == 0 {
+			t.Wait = queuing.MaxWait
+		}
+	}
+	taken, err := a.call(ctx, t)
+	if err == nil {
+		a.endings = append(a.endings, taken.Endings...)
+		a.take.Finishes, a.take.Resume = nil, nil // done
+	}
+	items, late := taken.Items, false
+	switch n := a.take.Want; {
+	case err != nil:
+	case len(items) > 0 && ctx.Err() != nil: // nobody waits for them
+		err = ctx.Err()
+	case len(items) > 0 && time.Since(began) >= t.Lease: // by now others may have them
+		items, late = nil, true
+		err = a.driver.QueueLeave(ctx, queuing.Leave{Queue: a.of, Session: t.Session})
+	case len(items) > n: // of several earlier attempts
+		var rest []queuing.Finish
+		for _, item := range items[n:] {
+			rest = append(rest, queuing.Finish{Delivery: item.Delivery(), Kind: queuing.Unhandled, Session: t.Session})
+		}
+		items = items[:n]
+		_, err = a.finishAll(ctx, rest)
+	}
+	if err != nil {
+		if l != nil {
+			l.look = true
+			if l.session == t.Session {
+				l.ticket = 0
+			}
+			if ctx.Err() == nil {
+				a.failed(err)
+			}
+		}
+		// Nobody else can have the reserved items, or a place in the line.
+		a.source.Leave(ctx, t.Session, time.Now().Add(work.LeaveTimeout))
+		return nil, err
+	}
+	if l != nil {
+		l.look = len(items) > 0 || taken.More || late
+		l.wakeIn(taken.Wake)
+		switch {
+		case taken.Ticket != 0:
+			l.ticket, l.session, l.ticketed = taken.Ticket, t.Session, began
+		case len(taken.Items) > 0:
+			l.ticket = 0
+		}
+	}
+	return items, nil
+}

@@ -1,0 +1,190 @@
+package queue_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// A received is the answer to Receive.
+type received struct {
+	by   int
+	jobs []*queue.Job
+	err  error
+}
+
+// wait has n calls wait, one after the other.
+func wait(ctx context.Context, q *queue.Queue, n int, opts queue.ReceiveOpts) <-chan received {
+	answers := make(chan received, n)
+	for i := range n {
+		go func() {
+			jobs, err := q.Receive(ctx, 1, &opts)
+			answers <- received{i, jobs, err}
+		}()
+		synctest.Wait()
+	}
+	return answers
+}
+
+func TestWaitingCallsCostAsMuchAsOne(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		cost := func(n, items int) (takes, polls int) {
+			takes, polls = driver.calls("take"), driver.calls("ready")
+			answers := wait(t.Context(), q, n, queue.ReceiveOpts{Wait: 10 * time.Minute})
+			time.Sleep(time.Minute)
+			for i := range items {
+				insert(t, q, Send{}, nil)
+				a := <-answers
+				require.Len(t, a.jobs, 1)
+				require.Equal(t, i, a.by, "in the order in which they came")
+				require.NoError(t, a.jobs[0].Complete(t.Context()))
+			}
+			for range n - items {
+				a := <-answers
+				require.NoError(t, a.err)
+				require.Empty(t, a.jobs)
+			}
+			return driver.calls("take") - takes, driver.calls("ready") - polls
+		}
+
+		oneTakes, onePolls := cost(1, 0)
+		manyTakes, manyPolls := cost(500, 100)
+
+		require.Equal(t, 1, oneTakes)
+		require.InDelta(t, 2400, onePolls, 10)
+		require.LessOrEqual(t, manyTakes, 1+3*100, "an end and a take for each item, and one for each place in the queue's line")
+		require.InDelta(t, onePolls, manyPolls, 250)
+		require.LessOrEqual(t, driver.calls("leave"), 2, "the last gives up its place in the line")
+	})
+}
+
+// Calls of several processes are served in the order in which their first came.
+func TestProcessesTakeTurns(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		other := testkit.Must(queue.New(testkit.Must(messagestore.New(driver, nil)), "mail", &queue.Config{Logger: logger.Silent()}))
+		mine := wait(t.Context(), q, 5, queue.ReceiveOpts{Wait: 10 * time.Minute})
+		theirs := wait(t.Context(), other, 5, queue.ReceiveOpts{Wait: 10 * time.Minute})
+		for i := range 5 {
+			insert(t, q, Send{}, nil)
+			require.Equal(t, i, (<-mine).by)
+			insert(t, q, Send{}, nil)
+			require.Equal(t, i, (<-theirs).by)
+		}
+	})
+}
+
+func TestAWaitingCallLeavesAtOnce(t *testing.T) {
+	for what, leaves := range map[string]int{"the first": 0, "one in the middle": 1, "the last": 2} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+				var answers []<-chan received
+				var hangUp []context.CancelFunc
+				for range 3 {
+					ctx, cancel := context.WithCancel(t.Context())
+					hangUp, answers = append(hangUp, cancel), append(answers, wait(ctx, q, 1, queue.ReceiveOpts{Wait: 10 * time.Minute}))
+				}
+				began := time.Now()
+				hangUp[leaves]()
+				require.ErrorIs(t, (<-answers[leaves]).err, context.Canceled)
+				require.Zero(t, time.Since(began))
+				for i, answer := range answers {
+					if i != leaves {
+						insert(t, q, Send{}, nil)
+						require.Len(t, (<-answer).jobs, 1)
+					}
+				}
+				for _, end := range hangUp {
+					end()
+				}
+				require.Equal(t, 2, int(testkit.Do(q.Status(t.Context()))(t).Out))
+			})
+		})
+	}
+}
+
+// What was reserved for a caller that has gone meanwhile is offered to the next, without a failure.
+func TestItemsOfACallerThatHasGoneAreGivenBackAtOnce(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		ctx, hangUp := context.WithCancel(t.Context())
+		gone := wait(ctx, q, 1, queue.ReceiveOpts{Wait: 10 * time.Minute, VisibilityTimeout: time.Hour})
+		next := wait(t.Context(), q, 1, queue.ReceiveOpts{Wait: 10 * time.Minute})
+		driver.delay("take", time.Second)
+		at := insert(t, q, Send{}, nil)
+		time.Sleep(500 * time.Millisecond)
+		require.Equal(t, queue.Out, item(t, q, at.Position).State)
+		hangUp()
+
+		require.ErrorIs(t, (<-gone).err, context.Canceled)
+		jobs := (<-next).jobs
+		require.Len(t, jobs, 1)
+		require.Zero(t, jobs[0].Failures)
+		require.Equal(t, "u", whats(item(t, q, at.Position)))
+	})
+}
+
+func TestAFailureOfTheStoreEndsAllThatWait(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		answers := wait(t.Context(), q, 100, queue.ReceiveOpts{Wait: 10 * time.Minute})
+		driver.set(is("take", "ready", "leave"), nil)
+		before := driver.calls("take")
+		for range 100 {
+			require.ErrorIs(t, (<-answers).err, errAway)
+		}
+		require.Equal(t, before+1, driver.calls("take"), "one call finds out for all")
+
+		driver.set(nil, nil)
+		answers = wait(t.Context(), q, 2, queue.ReceiveOpts{Wait: 10 * time.Minute})
+		for range 2 {
+			insert(t, q, Send{}, nil)
+			require.Len(t, (<-answers).jobs, 1)
+		}
+	})
+}
+
+// A repeated call looks for its items at once, whoever waits.
+func TestARepeatedReceiveDoesNotWaitForItsOwnItems(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		at := insert(t, q, Send{}, nil)
+		id := uuid.New()
+		receive(t, q, 1, &queue.ReceiveOpts{ID: id, VisibilityTimeout: time.Hour})
+		others := wait(t.Context(), q, 2, queue.ReceiveOpts{Wait: 10 * time.Minute})
+		began := time.Now()
+
+		jobs := receive(t, q, 1, &queue.ReceiveOpts{ID: id, Attempt: 1, Wait: time.Minute})
+
+		require.Zero(t, time.Since(began))
+		require.Equal(t, at.Position, jobs[0].Message.GlobalPosition)
+		require.NoError(t, jobs[0].Complete(t.Context()))
+		for range 2 {
+			require.Empty(t, (<-others).jobs)
+		}
+	})
+}
+
+func TestWaitingCallsEndWithTheirStore(t *testing.T) {
+	t.Parallel()
+	store := testkit.Must(messagestore.New(testkit.Must(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)), nil))
+	q := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+	ended := make(chan error, 20)
+	for range cap(ended) {
+		go func() {
+			ended <- failure(q.Receive(context.Background(), 1, &queue.ReceiveOpts{Wait: 15 * time.Minute}))
+		}()
+	}
+	require.NoError(t, store.Close())
+
+	for range cap(ended) {
+		require.ErrorIs(t, testkit.Receive(t, "the end of a call", ended), messagestore.ErrClosed)
+	}
+}
