@@ -16,7 +16,7 @@ GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 BROKERS := brokers/nats brokers/redis brokers/kafka brokers/rabbitmq
 # Their tests run when they, or what they test, was changed: see test/changed.
 SELDOM := brokers/kafka
-MODULES := bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
+MODULES := serve bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it, or one goroutine.
@@ -154,6 +154,20 @@ test/changed: ## Run the tests of parts that seldom change, of those that were c
 test/observe: ## Run the tests of the OpenTelemetry and Prometheus module
 	cd observe && $(GOTEST) ./...
 
+.PHONY: test/serve
+test/serve: ## Check the services: the .proto files, that what is generated from them is fresh, and the tests, from Node and Python too
+	$(MAKE) generate
+	git diff --exit-code -- serve/gen serve/ts/gen || { echo 'serve: please commit what make generate changed' >&2; exit 1; }
+	cd serve/proto && ../ts/node_modules/.bin/buf breaking --against released.binpb
+	scripts/setup python3 curl jq
+	cd serve && ../scripts/with-postgres -- $(GOTEST) ./...
+
+.PHONY: generate
+generate: ## Generate the code of the services from serve/proto
+	scripts/setup npm
+	cd serve/ts && npm ci --silent --no-audit --no-fund
+	cd serve/proto && PATH="$(CURDIR)/serve/ts/node_modules/.bin:$$PATH" sh -c 'buf lint && buf generate'
+
 .PHONY: test/messaging
 test/messaging: ## Run the tests of the messaging demo: its verdict, its bank, and a short run on each database
 	scripts/with-postgres -- sh -c 'cd internal/demo/messaging && $(GOTEST) ./...'
@@ -216,7 +230,7 @@ build: ## Build bin/dibs
 
 # Lint vets, too. Each stage has a budget in seconds, which is twice what it takes on two cores that
 # have built nothing yet.
-STAGES := tidy:60 lint:600 test/race:900 test/changed:400 test/observe:60 test/brokers:120 demo:90
+STAGES := tidy:60 lint:600 test/race:900 test/changed:400 test/observe:60 test/serve:200 test/brokers:120 demo:90
 LONG_STAGES := $(foreach stage,$(STAGES),$(firstword $(subst :, ,$(stage)))) test/versions test/bench test/soak test/messaging mutants demo/postgres test/bare soak/ci
 
 .PHONY: ci

@@ -1,0 +1,185 @@
+// Package client calls a server of package serve. It sends a call again if its answer is lost, which
+// is harmless: the caller has made the ids.
+//
+//	c, err := client.New("https://dibs.example.com", &client.Config{Key: os.Getenv("DIBS_KEY")})
+//	...
+//	answer, err := c.Intents.Reserve(ctx, &dibsv1.ReserveRequest{...})
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"github.com/dibs-go/dibs/messagestore"
+	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
+	"github.com/dibs-go/dibs/serve/gen/dibs/v1/dibsv1connect"
+)
+
+// A Config configures a [Client]. nil means the defaults.
+type Config struct {
+	// Key is the text of the client's key.
+	//
+	// Defaults to none, as a server without keys expects.
+	Key string
+
+	// TLS is for servers that are called by https, for example with a certificate of the client's.
+	//
+	// Defaults to the authorities of the system.
+	TLS *tls.Config
+
+	// Patience is how long a call is sent again while no answer comes and its context lives.
+	//
+	// Defaults to 30 seconds. If it is negative, nothing is sent again.
+	Patience time.Duration
+}
+
+// A Client calls a server. It is safe for concurrent use. The services send each call again, with a
+// growing pause, as long as the error is one after which that may help: the server cannot be
+// reached, is busy, or has lost the store's answer.
+type Client struct {
+	Intents dibsv1connect.IntentServiceClient
+	Queues  dibsv1connect.QueueServiceClient
+	Store   dibsv1connect.StoreServiceClient
+	Admin   dibsv1connect.AdminServiceClient
+
+	transport *http.Transport
+}
+
+// New returns a client of the server at a URL, by gRPC. It makes no call.
+func New(address string, config *Config) (*Client, error) {
+	if config == nil {
+		config = &Config{}
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, messagestore.NewInvalidError("address", address, "must be a URL of http or https")
+	}
+	if config.Key != "" && u.Scheme == "http" && !isLocal(u.Hostname()) {
+		return nil, messagestore.NewInvalidError("address", address, "must be a URL of https, because a key is sent")
+	}
+	c := &Client{transport: &http.Transport{
+		Protocols: &http.Protocols{}, TLSClientConfig: config.TLS, Proxy: http.ProxyFromEnvironment,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}}
+	c.transport.Protocols.SetHTTP2(u.Scheme == "https")
+	c.transport.Protocols.SetUnencryptedHTTP2(u.Scheme == "http")
+	patience := config.Patience
+	if patience == 0 {
+		patience = 30 * time.Second
+	}
+	options := []connect.ClientOption{connect.WithGRPC(), connect.WithInterceptors(&repeats{key: config.Key, patience: patience})}
+	web := &http.Client{Transport: c.transport}
+	c.Intents = dibsv1connect.NewIntentServiceClient(web, address, options...)
+	c.Queues = dibsv1connect.NewQueueServiceClient(web, address, options...)
+	c.Store = dibsv1connect.NewStoreServiceClient(web, address, options...)
+	c.Admin = dibsv1connect.NewAdminServiceClient(web, address, options...)
+	return c, nil
+}
+
+// Close ends the connections that no call uses.
+func (c *Client) Close() { c.transport.CloseIdleConnections() }
+
+func isLocal(host string) bool { return host == "localhost" || host == "127.0.0.1" || host == "::1" }
+
+const (
+	pingAfter   = 15 * time.Second // of silence
+	pingTimeout = 5 * time.Second
+
+	minPause = 10 * time.Millisecond
+	maxPause = 2 * time.Second
+)
+
+// repeats sends calls again.
+type repeats struct {
+	key      string
+	patience time.Duration
+}
+
+// WrapUnary sends a call again while that may help.
+func (r *repeats) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
+		r.sign(request.Header())
+		deadline := time.Now().Add(r.patience)
+		for pause := minPause; ; pause = min(2*pause, maxPause) {
+			response, err := next(ctx, request)
+			wait, again := mayHelp(ctx, err, pause)
+			if !again || time.Now().Add(wait).After(deadline) {
+				return response, err
+			}
+			timer := time.NewTimer(wait)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return response, err
+			}
+			if !numbered(request.Any()) {
+				return response, err
+			}
+		}
+	}
+}
+
+// WrapStreamingClient signs streams. They are not repeated: their reader knows where to go on.
+func (r *repeats) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		r.sign(conn.RequestHeader())
+		return conn
+	}
+}
+
+// WrapStreamingHandler returns next.
+func (*repeats) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+func (r *repeats) sign(h http.Header) {
+	if r.key != "" {
+		h.Set("Authorization", "Bearer "+r.key)
+	}
+}
+
+// mayHelp reports whether a call may be answered if it is sent again, and after which time. A
+// connection that was reset looks as if the call had been cancelled, so that counts as long as its
+// own context lives.
+func mayHelp(ctx context.Context, err error, pause time.Duration) (time.Duration, bool) {
+	coded, ok := errors.AsType[*connect.Error](err)
+	if !ok || ctx.Err() != nil {
+		return 0, false
+	}
+	pause -= rand.N(pause/2 + 1)
+	switch coded.Code() {
+	case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeInternal, connect.CodeUnknown:
+		return pause, !connect.IsWireError(err) || coded.Code() == connect.CodeUnavailable
+	case connect.CodeResourceExhausted:
+		for _, d := range coded.Details() {
+			if v, err := d.Value(); err == nil {
+				if info, ok := v.(*errdetails.RetryInfo); ok {
+					return max(pause, info.GetRetryDelay().AsDuration()), true
+				}
+			}
+		}
+	}
+	return 0, false
+}
+
+// numbered numbers the next attempt at a call, so that what an earlier one reserved becomes its. It
+// reports false if there can be no more attempts.
+func numbered(request any) bool {
+	if r, ok := request.(*v1.ReceiveRequest); ok {
+		r.Attempt++
+		return r.GetAttempt() <= maxAttempt
+	}
+	return true
+}
+
+const maxAttempt = 100 // of a Receive

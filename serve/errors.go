@@ -1,0 +1,91 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// The reasons in the ErrorInfo of an error with the code unavailable. The remedy for each is to
+// send the call again; while a server drains, to another one.
+const (
+	reasonStore    = "STORE_UNAVAILABLE"
+	reasonUnknown  = "OUTCOME_UNKNOWN"
+	reasonDraining = "DRAINING"
+)
+
+// What ends a call that waits.
+var (
+	errDraining = newError(connect.CodeUnavailable, reasonDraining, errors.New("the server stops: send the call again"))
+	errRevoked  = newError(connect.CodeUnauthenticated, "", errors.New("the key was revoked"))
+)
+
+func newError(code connect.Code, reason string, err error, details ...proto.Message) *connect.Error {
+	e := connect.NewError(code, err)
+	if reason != "" {
+		details = append(details, &errdetails.ErrorInfo{Reason: reason, Domain: "dibs"})
+	}
+	for _, detail := range details {
+		if d, err := connect.NewErrorDetail(detail); err == nil {
+			e.AddDetail(d)
+		}
+	}
+	return e
+}
+
+// exhausted refuses a call that the server could carry out later.
+func exhausted(what string, later time.Duration) *connect.Error {
+	return newError(connect.CodeResourceExhausted, "", errors.New(what), &errdetails.RetryInfo{RetryDelay: durationpb.New(later)})
+}
+
+// invalid refuses a field of a request, by the name that it has in the .proto files.
+func invalid(field string, value any, rule string) error {
+	return fail(messagestore.NewInvalidError(field, value, rule))
+}
+
+// fail returns an error of the library as one with a code, and with details that a program can
+// read.
+func fail(err error) error {
+	var (
+		coded   *connect.Error
+		refused *messagestore.InvalidError
+	)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &coded):
+		return coded
+	case errors.Is(err, messagestore.ErrOutcomeUnknown): // before all others: an earlier attempt may have written
+		return newError(connect.CodeUnavailable, reasonUnknown, err)
+	case errors.As(err, &refused):
+		return newError(connect.CodeInvalidArgument, "", err, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{
+			Field: strings.ReplaceAll(refused.Field, " ", "_"), Description: refused.Rule + ": " + refused.Value,
+		}}})
+	case errors.Is(err, messagestore.ErrInvalid):
+		return connect.NewError(connect.CodeInvalidArgument, err)
+	case errors.Is(err, messagestore.ErrNotFound):
+		return connect.NewError(connect.CodeNotFound, err)
+	case errors.Is(err, queue.ErrRemoved), errors.Is(err, intent.ErrDone), errors.Is(err, messagestore.ErrDeleted),
+		errors.Is(err, queue.ErrTooManyQueues), errors.Is(err, messagestore.ErrNotPermitted):
+		return connect.NewError(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, messagestore.ErrNotSupported):
+		return connect.NewError(connect.CodeUnimplemented, err)
+	case errors.Is(err, intent.ErrCorrupt):
+		return connect.NewError(connect.CodeDataLoss, err)
+	case errors.Is(err, context.Canceled):
+		return connect.NewError(connect.CodeCanceled, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return connect.NewError(connect.CodeDeadlineExceeded, err)
+	}
+	return newError(connect.CodeUnavailable, reasonStore, err)
+}
