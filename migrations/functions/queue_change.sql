@@ -55,7 +55,7 @@ begin
         insert into dibs.queue_log (queue, position, version, what, at, text)
         select q, d.position, d.version, letter, h.at, reason from done d on conflict do nothing
       )
-      select array_agg(d.position) into changed from done d;
+      select array_agg(d.position order by d.position) into changed from done d;
       if not of_streams then
         select x.* into linked from dibs.queue_link(q, of_category, h.cursor, of_positions, h.at) x;
         insert into dibs.queue_log (queue, position, version, what, at, text)
