@@ -48,4 +48,8 @@
 // may take the intent as soon as it is free, and each further session a [Config.Turn] later. So a
 // waiter that died delays the others by one turn. The message that ends the lease wakes the
 // waiters.
+//
+// Of each Manager's calls for an intent the first eight stand in the line, and the others behind
+// them in memory, so a crowd costs little. They are served in the order in which they came. Between
+// processes the line decides, in which each call stands once its Manager's earlier ones do.
 package intent

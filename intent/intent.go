@@ -103,6 +103,7 @@ type Manager struct {
 	category messagestore.Category
 	config   Config
 	wakeups  *waiting.Wakeups
+	crowds   crowds
 	leavers  leavers
 
 	life *removal.KeyLife

@@ -3,6 +3,7 @@ package intent_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"sync"
@@ -166,39 +167,147 @@ func TestAReleasedIntentIsTakenAtOnceByItsWaiter(t *testing.T) {
 	})
 }
 
-func TestALineHasAnEnd(t *testing.T) {
+// A crowd of callers waits, some in the stored line and the others behind them, and each of them is
+// served or waits until its time is over.
+func TestACrowdIsServedInTheOrderOfComing(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+	synctest.Test(t, func(t *testing.T) {
+		counted := &brokenStore{Store: testkit.Must(messagestore.New(memory.New(), nil))}
+		m := manager(t, counted, &intent.Config{TTL: time.Hour})
 		l := lease(t, m, request("A"))
-		ctx, cancel := context.WithCancel(t.Context())
+		const callers = 130
+		var want, served []string
 		var all sync.WaitGroup
-		for range 100 {
+		for i := range callers {
+			r := request(fmt.Sprint("w", i))
+			r.Wait = time.Hour
+			if i == 50 || i == 3 {
+				r.Wait = time.Second
+			} else {
+				want = append(want, r.Session)
+			}
+			began := time.Now()
 			all.Go(func() {
-				r := request("")
+				a, err := m.Reserve(t.Context(), r)
+				switch {
+				case err != nil:
+					t.Error(err)
+				case r.Wait == time.Second:
+					if a.Outcome != intent.Held || time.Since(began) != time.Second {
+						t.Error(r.Session, a.Outcome, time.Since(began))
+					}
+				case a.Outcome != intent.Reserved:
+					t.Error(r.Session, a.Outcome)
+				default:
+					served = append(served, r.Session) // the lease is the lock
+					if err := a.Lease.Release(t.Context(), ""); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			synctest.Wait()
+		}
+		require.Equal(t, want[:3], lookup(t, m).Line[:3])
+		require.Len(t, lookup(t, m).Line, 8)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, lookup(t, m).Line, 8, "for each that has left another has come")
+		calls := counted.calls.Load()
+		require.LessOrEqual(t, calls, int64(callers+50), "those behind make one look")
+		released := time.Now()
+
+		require.NoError(t, l.Release(t.Context(), ""))
+
+		all.Wait()
+		require.Equal(t, want, served)
+		require.Equal(t, released, time.Now(), "no turn was lost")
+		require.LessOrEqual(t, counted.calls.Load()-calls, int64(20*callers), "some for each, and not one for each of the others")
+		require.Empty(t, lookup(t, m).Line)
+	})
+}
+
+// Those behind the first are told a result, too, and none of them asks the store for it.
+func TestACrowdIsToldTheResult(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		counted := &brokenStore{Store: testkit.Must(messagestore.New(memory.New(), nil))}
+		m := manager(t, counted, &intent.Config{TTL: time.Hour})
+		l := lease(t, m, request("A"))
+		var all sync.WaitGroup
+		for i := range 130 {
+			all.Go(func() {
+				r := request(fmt.Sprint("w", i))
 				r.Wait = time.Hour
-				_, _ = m.Reserve(ctx, r)
+				if a, err := m.Reserve(t.Context(), r); err != nil || a.Outcome != intent.Done {
+					t.Error(a.Outcome, err)
+				}
 			})
 		}
 		synctest.Wait()
-		i, err := m.Lookup(t.Context(), "", "k")
-		require.NoError(t, err)
-		require.Len(t, i.Line, 100)
-		r := request("")
-		r.Wait = time.Hour
+		calls, began := counted.calls.Load(), time.Now()
+
+		require.NoError(t, l.Confirm(t.Context(), "paid"))
+
+		all.Wait()
+		require.Equal(t, began, time.Now())
+		require.LessOrEqual(t, counted.calls.Load()-calls, int64(1+8+20))
+	})
+}
+
+// The line holds 100 sessions of all processes. Who finds it full waits for room.
+func TestAFullLineIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
+		l := lease(t, manager(t, store, &intent.Config{TTL: time.Hour}), request("A"))
+		var all sync.WaitGroup
+		for p := range 13 {
+			process := manager(t, store, nil)
+			for i := range 10 {
+				all.Go(func() {
+					r := request(fmt.Sprint(p, "/", i))
+					r.Wait = time.Hour
+					a, err := process.Reserve(t.Context(), r)
+					if err != nil || a.Outcome != intent.Reserved {
+						t.Error(a.Outcome, err)
+						return
+					}
+					if err := a.Lease.Release(t.Context(), ""); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, lookup(t, m).Line, 100)
+		r := request("late")
+		r.Wait = time.Second
 		began := time.Now()
 		require.Equal(t, intent.Held, reserve(t, m, r).Outcome)
-		require.Equal(t, began, time.Now(), "at once")
-		cancel()
+		require.Equal(t, time.Second, time.Since(began))
+
+		require.NoError(t, l.Release(t.Context(), ""))
+
 		all.Wait()
 		require.Empty(t, lookup(t, m).Line)
+		require.Less(t, time.Since(began), 5*time.Second)
+	})
+}
+
+func TestAConfirmationLeavesTheLineAway(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		l := lease(t, m, request("A"))
+		var all sync.WaitGroup
 		all.Go(func() {
 			r := request("last")
 			r.Wait = time.Hour
 			_, _ = m.Reserve(t.Context(), r)
 		})
 		synctest.Wait()
-		require.NoError(t, l.Confirm(t.Context(), nil), "it leaves the line away")
+		require.NoError(t, l.Confirm(t.Context(), nil))
 		all.Wait()
+		require.Empty(t, lookup(t, m).Line)
 	})
 }
 

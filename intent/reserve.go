@@ -65,8 +65,9 @@ type Request struct {
 	TTL time.Duration
 
 	// Wait is how long to wait at most for a held intent. Meanwhile the session stands in a line,
-	// which is stored in the intent, and takes its turn. A request with several keys waits in no
-	// line, and holds nothing meanwhile.
+	// which is stored in the intent, or behind the Manager's others that do, and takes its turn:
+	// see the package's introduction. If it finds the line full, with 100 sessions, it tries again
+	// each turn. A request with several keys waits in no line, and holds nothing meanwhile.
 	//
 	// Defaults to 0: the answer is [Held] at once.
 	Wait time.Duration
@@ -225,6 +226,11 @@ type attempt struct {
 	stands  bool // in the line, or may stand there
 	unnamed bool // the session is new, so no caller can ask for its lease again
 	ttl     time.Duration
+
+	// In a crowd, whose lock they have:
+	mayStand chan struct{} // closed when it may stand in the line; nil before it waits
+	admitted bool          // mayStand is closed
+	stood    bool          // in the line, so that the next one may
 }
 
 // Reserve asks for a lease. The answer is [Reserved], [Held], [Done] or [KeyReused], and these are
@@ -348,6 +354,7 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 		defer cancel()
 		w = a.m.wakeups.NewWaiter()
 		defer w.Leave()
+		defer a.m.crowds.leave(a)
 	}
 	defer func() { // also if the store or the logger panics
 		finish := time.Now().Add(finishTimeout)

@@ -31,7 +31,8 @@ const (
 	maxLeaveBackoff = 100 * time.Millisecond
 )
 
-// wait puts a in the line of the intent that it found, and waits until the answer may have changed.
+// wait puts a in the line of the intent that it found, once it is its turn among the manager's calls
+// that wait for it, and waits until the answer may have changed.
 // The result known is the store's time at which the states of a's keys were read; zero means that
 // they have to be read. The result over is true when the request has waited long enough. The wait
 // ends with ctx, and the calls of the store with calls.
@@ -42,17 +43,22 @@ func (a *attempt) wait(ctx, calls context.Context, w *waiting.Waiter, now, end t
 		if fresh { // an end before it listened would be missed
 			return time.Time{}, false, nil
 		}
+	} else if !a.m.crowds.join(a) {
+		return a.waitBehind(ctx, w, end)
 	} else if now, err = a.stand(ctx, calls, now); err != nil || k.met == nil || now.IsZero() {
 		return time.Time{}, false, err
 	} else if answer, final := a.answer(now); !final || answer.Outcome != Held {
 		return now, false, nil
 	}
-	if !slices.Contains(k.met.Line, a.request.Session) && len(a.keys) == 1 {
-		return now, true, nil // the line is full
-	}
 	w.From(k.met.Place.GlobalPosition)
-	rest := time.Until(end)
-	d := min(k.met.MayTake(a.request.Session, a.m.config.Turn).Sub(now), time.Until(k.watch.Add(k.silence(a))), rest)
+	d := min(k.met.MayTake(a.request.Session, a.m.config.Turn).Sub(now), time.Until(k.watch.Add(k.silence(a))), time.Until(end))
+	switch {
+	case len(a.keys) > 1:
+	case slices.Contains(k.met.Line, a.request.Session):
+		a.m.crowds.stands(a)
+	default:
+		d = min(d, a.m.config.Turn) // the line is full, and no message of one who leaves it wakes anyone
+	}
 	m, err := a.m.sleep(ctx, w, max(d, leastSleep))
 	switch {
 	case err != nil:
@@ -66,6 +72,44 @@ func (a *attempt) wait(ctx, calls context.Context, w *waiting.Waiter, now, end t
 		return m.Time, false, nil
 	}
 	return time.Time{}, time.Until(end) <= 0, nil
+}
+
+// waitBehind waits until a may stand in the line, or the intent is done. Its results are those of
+// wait.
+func (a *attempt) waitBehind(ctx context.Context, w *waiting.Waiter, end time.Time) (known time.Time, over bool, err error) {
+	k := &a.keys[0]
+	w.From(k.met.Place.GlobalPosition)
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
+	for {
+		var m *messagestore.Message
+		select {
+		case <-ctx.Done():
+			return time.Time{}, false, ctx.Err()
+		case <-timer.C:
+			return time.Time{}, true, nil
+		case m = <-w.Bell():
+		case <-a.mayStand:
+			select {
+			case m = <-w.Bell(): // of a crowd that is told the result, none has to look
+			default:
+			}
+			if m == nil || m.Type != intentlog.TypeConfirmed {
+				return time.Time{}, false, nil
+			}
+		}
+		if m == nil { // the store is closed
+			return time.Time{}, false, nil
+		}
+		if m.Type == intentlog.TypeConfirmed && m.Position > k.met.Place.Position {
+			s, err := intentlog.Read(m)
+			if err != nil {
+				return time.Time{}, false, err
+			}
+			k.meet(s)
+			return m.Time, false, nil
+		}
+	}
 }
 
 // stand puts the session at the end of the line, unless it is already in the line, and returns the
@@ -154,6 +198,66 @@ func (a *attempt) note(ctx context.Context, k *wanted, line []string, since time
 	}
 	k.meet(s)
 	return met, nil
+}
+
+// maxStanding bounds a manager's calls that stand in the line of one intent: the line is no longer
+// than that in each message, and a process that dies costs the others no more turns.
+const maxStanding = 8
+
+// crowds are a manager's calls that wait for an intent, by its stream, in the order in which they
+// came. The first few of them stand in the stored line, and the others behind them in memory.
+type crowds struct {
+	mu sync.Mutex
+	of map[messagestore.StreamName][]*attempt
+}
+
+// join puts a at the end of its crowd, unless it is already there, and reports whether it may stand
+// in the line.
+func (c *crowds) join(a *attempt) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.mayStand == nil {
+		if c.of == nil {
+			c.of = map[messagestore.StreamName][]*attempt{}
+		}
+		a.mayStand = make(chan struct{})
+		c.put(a, append(c.of[a.keys[0].stream], a))
+	}
+	return a.admitted
+}
+
+// put stores the crowd of a, in which the next one may stand once the one before it does: so they
+// stand in their order, and none makes another repeat its step. The caller holds mu.
+func (c *crowds) put(a *attempt, all []*attempt) {
+	if c.of[a.keys[0].stream] = all; len(all) == 0 {
+		delete(c.of, a.keys[0].stream)
+	}
+	for _, one := range all[:min(len(all), maxStanding)] {
+		if !one.admitted {
+			one.admitted = true
+			close(one.mayStand)
+		}
+		if !one.stood {
+			return
+		}
+	}
+}
+
+// stands says that a stands in the line.
+func (c *crowds) stands(a *attempt) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a.stood = true
+	c.put(a, c.of[a.keys[0].stream])
+}
+
+// leave takes a out of its crowd, if it is there.
+func (c *crowds) leave(a *attempt) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.mayStand != nil {
+		c.put(a, slices.DeleteFunc(c.of[a.keys[0].stream], func(one *attempt) bool { return one == a }))
+	}
 }
 
 // leavers are a manager's sessions that are leaving a line, by its stream. One step takes all of

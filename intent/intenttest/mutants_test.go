@@ -217,6 +217,11 @@ var mutants = []mutant{
 		[]string{"Wait/EndsWithHeld"},
 	},
 	{
+		"a crowd in which nobody comes to the first", "reserve.go",
+		"		defer a.m.crowds.leave(a)\n", "",
+		[]string{"Wait/CrowdIsServed"},
+	},
+	{
 		"a waiter that keeps its place when its caller leaves", "wait.go",
 		"context.WithCancel(context.WithoutCancel(ctx))", "context.WithCancel(ctx)",
 		[]string{"Wait/CallersThatLeaveKeepNobodyWaiting"},
