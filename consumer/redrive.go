@@ -228,7 +228,7 @@ func (r *run) workOff(ctx context.Context) error {
 		Driver: queues,
 		Queue:  r.id.Parked(),
 		Slots:  r.checkpoints.place.Slots(),
-		Policy: queuing.Policy{MaxFailures: maxKills},
+		Policy: work.Always(queuing.Policy{MaxFailures: maxKills}),
 		Logger: r.config.Logger,
 	}, work.Config{
 		MaxWorkers: maxRedrives, Prefetch: maxRedrives,

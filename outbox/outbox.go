@@ -266,7 +266,7 @@ func New(store *messagestore.Store, category messagestore.Category, name string,
 		return nil, fmt.Errorf("invalid relay: %w", err)
 	}
 	r.source = work.Source{
-		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queuing.Queue{Name: name, Category: category}, Policy: policy, Logger: c.Logger,
+		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queuing.Queue{Name: name, Category: category}, Policy: work.Always(policy), Logger: c.Logger,
 	}
 	return r, nil
 }

@@ -192,8 +192,9 @@ func (a *asking) receive(ctx context.Context, wait time.Duration) ([]queuing.Tak
 
 // ask makes one call of the store, for the first call in the line if l is not nil.
 func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, error) {
+	policy, err := a.policyOf(ctx)
 	t, began := a.take, time.Now()
-	t.Want = want
+	t.Policy, t.Want = policy, want
 	if l != nil {
 		if began.Sub(l.ticketed) >= queuing.MaxWait { // it has ended
 			l.ticket = 0
@@ -202,7 +203,10 @@ func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, 
 			t.Wait = queuing.MaxWait
 		}
 	}
-	taken, err := a.call(ctx, t)
+	var taken queuing.Taken
+	if err == nil {
+		taken, err = a.call(ctx, t)
+	}
 	if err == nil {
 		a.endings = append(a.endings, taken.Endings...)
 		a.take.Finishes, a.take.Resume = nil, nil // done

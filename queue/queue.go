@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -28,7 +27,8 @@ type Queue struct {
 	store  *messagestore.Store
 	driver queuing.Driver
 	of     queuing.Queue
-	policy queuing.Policy
+	policy queuing.Policy // of the config
+	stored stored         // in place of it, if the config says so
 	config Config
 
 	working atomic.Bool
@@ -78,6 +78,13 @@ type Config struct {
 	Rate  float64
 	Burst int
 
+	// Stored makes the queue's policy in the store apply ([Queue.SetPolicy]) instead of MaxFailures,
+	// WhenDead, MaxOut, Rate and Burst, which then must not be set. If none is stored, their
+	// defaults apply. The process reads it at most once in five seconds, when it asks for items.
+	//
+	// Defaults to false: the policy of this Config applies to what this process takes and ends.
+	Stored bool
+
 	// Logger receives a warning for each failure of a handler, an error for each dead item, and the
 	// outages of the store. Its entries never have an item's data, but they have the texts of
 	// handlers' errors and panics, and the names of streams, which contain the items' keys.
@@ -96,26 +103,12 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	}
 	c := &q.config
 	c.Name = cmp.Or(c.Name, string(category))
-	c.MaxFailures = cmp.Or(c.MaxFailures, 20)
 	wrong := []error{queuing.ValidateQueue(queuing.Queue{Name: c.Name, Category: category})}
-	invalid := func(field string, value any, rule string) {
-		wrong = append(wrong, messagestore.NewInvalidError(field, value, rule))
+	p := Policy{c.MaxFailures, c.WhenDead, c.MaxOut, c.Rate, c.Burst}
+	if c.Stored && p != (Policy{}) {
+		wrong = append(wrong, messagestore.NewInvalidError("Stored", c.Stored, "must not be set together with a policy of the process's own"))
 	}
-	if c.MaxFailures < 1 || c.MaxFailures > queuing.MaxFailures {
-		invalid("MaxFailures", c.MaxFailures, fmt.Sprintf("must be between 1 and %d", queuing.MaxFailures))
-	}
-	if c.WhenDead != GoOn && c.WhenDead != Hold {
-		invalid("WhenDead", int(c.WhenDead), "must be GoOn or Hold")
-	}
-	if c.MaxOut < 0 || c.MaxOut > math.MaxInt32 {
-		invalid("MaxOut", c.MaxOut, "must be at least 1, or 0 for no limit")
-	}
-	if !(c.Rate == 0 || c.Rate >= 1e-6 && c.Rate <= 1e9) { // not NaN
-		invalid("Rate", c.Rate, "must be between 1e-6 and 1e9 a second, or 0 for no limit")
-	}
-	if c.Burst < 0 || c.Burst > math.MaxInt32 || c.Burst > 0 && c.Rate == 0 {
-		invalid("Burst", c.Burst, "must be at least 1, and needs a Rate")
-	}
+	wrong = append(wrong, p.check()...)
 	keeps, err := queuing.Of(store)
 	wrong = append(wrong, err)
 	if err := errors.Join(wrong...); err != nil {
@@ -123,11 +116,8 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	}
 	q.driver = keeps
 	q.of = queuing.Queue{Name: c.Name, Category: category}
-	q.policy = queuing.Policy{MaxFailures: c.MaxFailures, Hold: c.WhenDead == Hold, MaxOut: c.MaxOut, Rate: c.Rate}
-	if c.Rate > 0 {
-		q.policy.Burst = max(c.Burst, 1)
-	}
-	q.source = work.Source{Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: q.of, Policy: q.policy, Logger: c.Logger}
+	q.policy = p.of()
+	q.source = work.Source{Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: q.of, Policy: q.policyOf, Logger: c.Logger}
 	return q, nil
 }
 

@@ -95,7 +95,7 @@ func (q *Queue) SettleAndReceive(ctx context.Context, settlements []Settlement, 
 	if err != nil {
 		return nil, nil, q.fail("receive", err)
 	}
-	t := queuing.Take{Queue: q.of, Policy: q.policy, Session: work.NewSession(), Lease: lease, Want: n}
+	t := queuing.Take{Queue: q.of, Session: work.NewSession(), Lease: lease, Want: n}
 	if opts.ID != uuid.Nil {
 		t.Session = sessionOf(opts.ID, opts.Attempt)
 		for earlier := range opts.Attempt {

@@ -199,8 +199,12 @@ func apart[T any](all []T, of func(T) messagestore.GlobalPosition) (parts [][]T)
 // finishAll ends deliveries by a call of its own. If its answer is lost, the call is repeated once.
 func (q *Queue) finishAll(ctx context.Context, finishes []queuing.Finish) ([]queuing.Ending, error) {
 	endings := make([]queuing.Ending, 0, len(finishes))
+	policy, err := q.policyOf(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, some := range apart(finishes, func(f queuing.Finish) messagestore.GlobalPosition { return f.Position }) {
-		t := queuing.Take{Queue: q.of, Policy: q.policy, Session: some[0].Session, Lease: queuing.MinLease, Finishes: some}
+		t := queuing.Take{Queue: q.of, Policy: policy, Session: some[0].Session, Lease: queuing.MinLease, Finishes: some}
 		taken, err := q.call(ctx, t)
 		if errors.Is(err, messagestore.ErrOutcomeUnknown) && ctx.Err() == nil {
 			var o waiting.Outcome

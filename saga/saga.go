@@ -152,7 +152,7 @@ func newSaga[In, Out any](store store, name string, f func(r *Run, in In) (Out, 
 		return nil, fmt.Errorf("saga %.80q: %w", name, err)
 	}
 	c.source = work.Source{
-		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queueOf(c.category), Policy: queuing.Policy{MaxFailures: maxFailures},
+		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queueOf(c.category), Policy: work.Always(queuing.Policy{MaxFailures: maxFailures}),
 		Logger: c.config.Logger, Wakes: wakeTypes, Pokes: work.NewPokes(),
 	}
 	c.kept = newKept()

@@ -140,7 +140,7 @@ func (w *worker) decided(e *ending) {
 	case queuing.Retry, queuing.Bury:
 		w.counts.Failed.Add(1)
 		event, what = w.log().Warn(), "handler failed"
-		if e.Kind == queuing.Bury || f.Item.Failures+1 >= w.Policy.MaxFailures {
+		if e.Kind == queuing.Bury || f.Item.Failures+1 >= w.policy.MaxFailures {
 			w.counts.Buried.Add(1)
 			event, what = w.log().Error(), "item is dead"
 		}

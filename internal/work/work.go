@@ -45,7 +45,7 @@ type Source struct {
 
 	Driver queuing.Driver
 	Queue  queuing.Queue
-	Policy queuing.Policy
+	Policy func(ctx context.Context) (queuing.Policy, error) // of a take that begins now
 	Logger logger.Logger
 
 	// Only for a queue of streams: the types that wake an item, and the pokes for messages of this
@@ -176,7 +176,8 @@ type worker struct {
 
 	looks // of the goroutine of run
 
-	mu sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the rest
+	policy queuing.Policy
 	lease
 	dispatch
 	reports
@@ -371,15 +372,34 @@ func (w *worker) setWake(after time.Duration) {
 	}
 }
 
+// Always is the [Source].Policy of a queue whose policy does not change.
+func Always(p queuing.Policy) func(context.Context) (queuing.Policy, error) {
+	return func(context.Context) (queuing.Policy, error) { return p, nil }
+}
+
+// readPolicy gets the policy of the next take.
+func (w *worker) readPolicy(ctx context.Context) error {
+	p, err := w.Policy(ctx)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.policy = p
+	return nil
+}
+
 // take reports endings and reserves items. If it fails, the endings are reported again later.
 func (w *worker) take(ctx context.Context, due []*ending, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if w.renew {
-		if err := w.renewSession(ctx, due); err != nil {
-			w.putBack(due)
-			return err
-		}
+	err := w.readPolicy(ctx)
+	if err == nil && w.renew {
+		err = w.renewSession(ctx, due)
+	}
+	if err != nil {
+		w.putBack(due)
+		return err
 	}
 	t, began := w.asks(due, want), time.Now()
 	taken, err := w.Driver.QueueTake(ctx, t)
@@ -391,7 +411,7 @@ func (w *worker) take(ctx context.Context, due []*ending, want int) error {
 func (w *worker) ride(ctx context.Context, call chan<- *queuing.Ride) error {
 	w.look = true // by the next take, if not by this one
 	due, want, _ := w.due()
-	if want == 0 || w.renew {
+	if want == 0 || w.renew || w.readPolicy(ctx) != nil {
 		w.putBack(due)
 		call <- nil
 		return nil
@@ -411,7 +431,7 @@ func (w *worker) ride(ctx context.Context, call chan<- *queuing.Ride) error {
 func (w *worker) asks(due []*ending, want int) queuing.Take {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Wakes: w.Wakes, Slots: w.Slots, Session: w.session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, 0, len(due))}
+	t := queuing.Take{Queue: w.Queue, Policy: w.policy, Wakes: w.Wakes, Slots: w.Slots, Session: w.session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, 0, len(due))}
 	for _, e := range due {
 		e.Session = e.delivery.session
 		t.Finishes = append(t.Finishes, e.Finish)
