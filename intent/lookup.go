@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/intentlog"
@@ -177,8 +178,9 @@ type Filter struct {
 }
 
 // List returns the intents that filter chooses, in the order of their grants. It reads the messages
-// of the category from [Filter.Since] on, and keeps the last message of each matching intent. The
-// error matches [messagestore.ErrNotSupported] if the store is not a [CategoryStore].
+// of the category from [Filter.Since] on, and keeps the last message of each matching intent: for a
+// category with millions of them use [Manager.ListPage]. The error matches
+// [messagestore.ErrNotSupported] if the store is not a [CategoryStore].
 //
 // If the last message of a stream does not belong to an intent, List still returns the other
 // intents, with an error that matches [ErrCorrupt] and names the first ten such streams.
@@ -191,6 +193,172 @@ func (m *Manager) List(ctx context.Context, filter Filter) ([]Intent, error) {
 }
 
 func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
+	store, err := m.toList(ctx, &filter)
+	if err != nil {
+		return nil, err
+	}
+	from, err := m.since(ctx, store, filter)
+	if err != nil {
+		return nil, err
+	}
+	found := lastStates{}
+	for more := true; more; {
+		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: m.category, From: from, Limit: maxListed})
+		if err != nil {
+			return nil, err
+		}
+		found.add(page.Messages, &filter)
+		from, more = page.Next, page.More
+	}
+	now, err := m.store.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []Intent
+	corrupt := map[messagestore.StreamName]error{}
+	for stream, s := range found {
+		if s.err != nil {
+			corrupt[stream] = s.err
+		} else if i := intentOf(s.State, now, m.config.Turn); filter.chooses(&i) {
+			all = append(all, i)
+		}
+	}
+	slices.SortFunc(all, func(a, b Intent) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Stream, b.Stream)) })
+	if len(corrupt) > 0 {
+		return all, newCorruptStreams(corrupt)
+	}
+	return all, nil
+}
+
+// The bounds of one call of [Manager.ListPage]: of the messages of one read of the category, of the
+// reads, and of the intents.
+const (
+	minListed   = 100
+	maxListed   = 1000
+	listedReads = 10
+)
+
+// A Page is a part of a list of intents.
+type Page struct {
+	Intents []Intent
+
+	// Next is where the next page begins, if there is More. A page may be empty and not the last.
+	Next messagestore.GlobalPosition
+	More bool
+}
+
+// ListPage is [Manager.List] in pages of 1 to 1,000 intents, in the order of their last messages.
+// From is [Page.Next] of the page before, and 0 for the first page, which begins at [Filter.Since].
+//
+// One call reads at most ten times as many messages of the category as limit, or 1,000, and the last
+// message of each intent that it finds there. An intent that filter chooses all the time is in one
+// of the pages; one that changes meanwhile may be in two, the second time as it is then.
+//
+// With an error that matches [ErrCorrupt] the page is good all the same, as with List.
+func (m *Manager) ListPage(ctx context.Context, filter Filter, from messagestore.GlobalPosition, limit int) (Page, error) {
+	page, err := m.listPage(ctx, filter, from, limit)
+	if err != nil {
+		return page, fmt.Errorf("list intents of %s: %w", m.category, err)
+	}
+	return page, nil
+}
+
+func (m *Manager) listPage(ctx context.Context, filter Filter, from messagestore.GlobalPosition, limit int) (Page, error) {
+	switch {
+	case limit < 1 || limit > maxListed:
+		return Page{}, messagestore.NewInvalidError("limit", limit, fmt.Sprintf("must be 1 to %d", maxListed))
+	case from < 0:
+		return Page{}, messagestore.NewInvalidError("position", int64(from), "must be at least 0")
+	}
+	store, err := m.toList(ctx, &filter)
+	if err != nil {
+		return Page{}, err
+	}
+	if from == 0 {
+		if from, err = m.since(ctx, store, filter); err != nil {
+			return Page{}, err
+		}
+	}
+	listed := Page{Next: from, More: true}
+	corrupt := map[messagestore.StreamName]error{}
+	for read := 0; read < listedReads && listed.More && len(listed.Intents) < limit; read++ {
+		q := messagestore.CategoryQuery{Category: m.category, From: listed.Next, Limit: max(limit, minListed)}
+		page, err := store.ReadCategoryPage(ctx, q)
+		if err != nil {
+			return Page{}, err
+		}
+		chosen, now, err := m.choose(ctx, page, filter)
+		if err != nil {
+			return Page{}, err
+		}
+		listed.Next, listed.More = page.Next, page.More
+		if rest := limit - len(listed.Intents); len(chosen) > rest {
+			chosen = chosen[:rest]
+			listed.Next, listed.More = chosen[rest-1].Place.GlobalPosition.Next(), true
+		}
+		for _, s := range chosen {
+			if s.err != nil {
+				corrupt[s.Place.Stream] = s.err
+			} else {
+				listed.Intents = append(listed.Intents, intentOf(s.State, now, m.config.Turn))
+			}
+		}
+	}
+	if len(corrupt) > 0 {
+		return listed, newCorruptStreams(corrupt)
+	}
+	return listed, nil
+}
+
+// choose returns those of the intents with a message in the page that are still as it has them, in
+// the order of their last messages, and the store's time.
+func (m *Manager) choose(ctx context.Context, page messagestore.CategoryPage, filter Filter) ([]lastState, time.Time, error) {
+	now, err := m.store.Now(ctx)
+	if err != nil {
+		return nil, now, err
+	}
+	found := lastStates{}
+	found.add(page.Messages, &filter)
+	var chosen []lastState
+	for _, s := range found {
+		if i := intentOf(s.State, now, m.config.Turn); s.err != nil || filter.chooses(&i) {
+			chosen = append(chosen, s)
+		}
+	}
+	slices.SortFunc(chosen, func(a, b lastState) int { return cmp.Compare(a.Place.GlobalPosition, b.Place.GlobalPosition) })
+	if page.More {
+		chosen, err = m.stillLast(ctx, chosen)
+	}
+	return chosen, now, err
+}
+
+// stillLast returns those of the states that no message follows. The others are in a later page.
+func (m *Manager) stillLast(ctx context.Context, all []lastState) ([]lastState, error) {
+	errs := make([]error, len(all))
+	followed := make([]bool, len(all))
+	var reads sync.WaitGroup
+	for i, s := range all {
+		if s.Done() {
+			continue
+		}
+		reads.Go(func() {
+			last, err := m.store.Last(ctx, s.Place.Stream)
+			if errs[i] = err; errors.Is(err, messagestore.ErrNotFound) { // it was removed
+				errs[i], followed[i] = nil, true
+			}
+			followed[i] = followed[i] || err == nil && last.Position != s.Place.Position
+		})
+	}
+	reads.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	n := -1
+	return slices.DeleteFunc(all, func(lastState) bool { n++; return followed[n] }), nil
+}
+
+// toList completes a filter, and returns the store as one that can be listed.
+func (m *Manager) toList(ctx context.Context, filter *Filter) (CategoryStore, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -206,65 +374,47 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 	if !ok {
 		return nil, messagestore.ErrNotSupported
 	}
+	return store, nil
+}
+
+// since returns where the list of a filter begins in the category.
+func (m *Manager) since(ctx context.Context, store CategoryStore, filter Filter) (messagestore.GlobalPosition, error) {
 	if filter.Since.IsZero() {
 		now, err := m.store.Now(ctx)
 		if err != nil {
-			return nil, err
+			return 0, err
 		}
 		filter.Since = now.Add(-intentlog.MaxTTL)
 	}
-	states, corrupt, err := m.statesSince(ctx, store, filter)
-	if err != nil {
-		return nil, err
-	}
-	now, err := m.store.Now(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var all []Intent
-	for _, s := range states {
-		if i := intentOf(s, now, m.config.Turn); slices.Contains(filter.Status, i.Status) && (filter.Session == "" || i.Session == filter.Session) {
-			all = append(all, i)
-		}
-	}
-	slices.SortFunc(all, func(a, b Intent) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Stream, b.Stream)) })
-	if len(corrupt) > 0 {
-		return all, newCorruptStreams(corrupt)
-	}
-	return all, nil
+	return store.PositionAt(ctx, m.category, filter.Since)
 }
 
-// statesSince returns the last states of the intents with a message since [Filter.Since], and the
-// errors of the corrupt streams. It leaves out done intents unless filter chooses them.
-func (m *Manager) statesSince(ctx context.Context, store CategoryStore, filter Filter) (states map[messagestore.StreamName]*intentlog.State, corrupt map[messagestore.StreamName]error, err error) {
-	from, err := store.PositionAt(ctx, m.category, filter.Since)
-	if err != nil {
-		return nil, nil, err
-	}
+// chooses reports whether the filter chooses an intent, whose scope it was asked about before.
+func (f *Filter) chooses(i *Intent) bool {
+	return slices.Contains(f.Status, i.Status) && (f.Session == "" || i.Session == f.Session)
+}
+
+// lastStates are the last states of intents, and the errors of those that are corrupt.
+type lastStates map[messagestore.StreamName]lastState
+
+type lastState struct {
+	*intentlog.State
+
+	err error
+}
+
+// add adds messages in their order. It leaves out done intents unless filter chooses them.
+func (l lastStates) add(messages []*messagestore.Message, filter *Filter) {
 	done := slices.Contains(filter.Status, Done)
-	states, corrupt = map[messagestore.StreamName]*intentlog.State{}, map[messagestore.StreamName]error{}
-	for more := true; more; {
-		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: m.category, From: from, Limit: 1000})
-		if err != nil {
-			return nil, nil, err
+	for _, message := range messages {
+		if scope, _ := intentlog.ScopeAndKey(message.Stream); filter.Scope != "" && scope != filter.Scope {
+			continue
 		}
-		for _, message := range page.Messages {
-			if scope, _ := intentlog.ScopeAndKey(message.Stream); filter.Scope != "" && scope != filter.Scope {
-				continue
-			}
-			delete(states, message.Stream)
-			delete(corrupt, message.Stream)
-			s, err := intentlog.Read(message)
-			switch {
-			case err != nil:
-				corrupt[message.Stream] = err
-			case done || !s.Done():
-				states[message.Stream] = s
-			}
+		delete(l, message.Stream)
+		if s, err := intentlog.Read(message); err != nil || done || !s.Done() {
+			l[message.Stream] = lastState{s, err}
 		}
-		from, more = page.Next, page.More
 	}
-	return states, corrupt, nil
 }
 
 // declare stores the life of keys, once, before the manager's first write.

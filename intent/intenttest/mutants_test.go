@@ -318,8 +318,13 @@ var mutants = []mutant{
 	},
 	{
 		"a list of everything", "lookup.go",
-		"slices.Contains(filter.Status, i.Status) && (", "true && (",
+		"slices.Contains(f.Status, i.Status) && (", "true && (",
 		[]string{"List/ChoosesByStatusScopeAndSession"},
+	},
+	{
+		"a page with intents that have changed since", "lookup.go",
+		"		chosen, err = m.stillLast(ctx, chosen)\n", "",
+		[]string{"List/InPages"},
 	},
 	{
 		"a key's life that is not compared", "../internal/removal/keylife.go",

@@ -21,6 +21,7 @@ var operateTests = []test{
 	{"ForceRelease/FencesTheHolder", forceRelease, 0},
 	{"Lookup/NeverReserved", neverReserved, 0},
 	{"List/ChoosesByStatusScopeAndSession", list, reading},
+	{"List/InPages", listPages, reading},
 	{"KeyLife/IsDeclaredByTheFirst", keyLife, forgetting},
 	{"KeyLife/IsRefusedOnceThereAreIntents", keyLifeTooLate, reading | forgetting},
 	{"KeyLife/IsRefusedWhereAnIntentCameFirst", keyLifeRaced, reading | forgetting},
@@ -124,6 +125,72 @@ func list(t *testing.T, f *fixture) {
 	require.Empty(t, keys(intent.Filter{Since: now.Add(time.Hour)}))
 	_, err = f.m.List(t.Context(), intent.Filter{Status: []intent.Outcome{intent.KeyReused}})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
+// listPages lists intents that have changed and go on changing. Each is in the pages once as it is.
+func listPages(t *testing.T, f *fixture) {
+	const intents = 80 // and more messages than one read has
+	leases := make([]*intent.Lease, intents)
+	for i := range leases {
+		leases[i] = lease(t, f.m, with(fmt.Sprint("S", i), fmt.Sprint("k", i)))
+	}
+	for i, l := range leases {
+		switch i % 4 {
+		case 1:
+			require.NoError(t, l.Release(t.Context(), ""))
+		case 2:
+			require.NoError(t, l.Confirm(t.Context(), i))
+		case 3:
+			require.NoError(t, l.Extend(t.Context()))
+		}
+	}
+	pages := func(filter intent.Filter, limit int, between func(page intent.Page)) []intent.Intent {
+		t.Helper()
+		var all []intent.Intent
+		var page intent.Page
+		for more := true; more; more = page.More {
+			var err error
+			page, err = f.m.ListPage(t.Context(), filter, page.Next, limit)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(page.Intents), limit)
+			for _, i := range page.Intents {
+				all = append(all, seen(i))
+			}
+			between(page)
+		}
+		return all
+	}
+	for _, filter := range []intent.Filter{
+		{}, {Status: []intent.Outcome{intent.Free}}, {Status: []intent.Outcome{intent.Free, intent.Done, intent.Held}}, {Session: "S3"}, {Scope: "none"},
+	} {
+		all, err := f.m.List(t.Context(), filter)
+		require.NoError(t, err)
+		for i := range all {
+			all[i] = seen(all[i])
+		}
+		for _, limit := range []int{1, 7, 40, 1000} {
+			require.ElementsMatch(t, all, pages(filter, limit, func(intent.Page) {}), "%+v by %d", filter, limit)
+		}
+	}
+
+	extended := 0
+	listed := map[string]int{}
+	for _, i := range pages(intent.Filter{}, 3, func(intent.Page) {
+		if extended < 2 { // k76 and k72 have not come yet
+			require.NoError(t, leases[76-4*extended].Extend(t.Context()))
+			extended++
+		}
+	}) {
+		listed[i.Key]++
+	}
+	require.Len(t, listed, intents/2)
+	for key, n := range listed {
+		require.Equal(t, 1, n, key)
+	}
+	for limit, from := range map[int]messagestore.GlobalPosition{0: 0, 1001: 0, 1: -1} {
+		_, err := f.m.ListPage(t.Context(), intent.Filter{}, from, limit)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+	}
 }
 
 func keyLife(t *testing.T, f *fixture) {
