@@ -67,6 +67,19 @@ demo/queue: ## Pay standing orders by schedules and a queue on SQLite, under kil
 demo/queue/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
 	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" $(STANDING)'
 
+.PHONY: demo/serve
+demo/serve: ## Pay standing orders through servers on SQLite and on PostgreSQL, by clients in Go, TypeScript and a shell, under kills
+	$(MAKE) serve/ts/built
+	scripts/setup jq curl
+	cd serve && go build -o ../bin/serve-demo ./internal/demo
+	@env -u DIBS_STORE bin/serve-demo demo --files serve $(if $(ORDERS),--orders "$$ORDERS")
+	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" bin/serve-demo demo --files serve $(if $(ORDERS),--orders "$$ORDERS")'
+
+serve/ts/built: serve/ts/package-lock.json $(wildcard serve/ts/*/*.ts)
+	scripts/setup npm
+	cd serve/ts && npm ci --silent --no-audit --no-fund && node_modules/.bin/tsc -p .
+	touch $@
+
 .PHONY: demo/replicas
 demo/replicas: ## Run the ticketing service in three replicas that come and go: DATABASE_URL, or a throwaway server
 	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" $(TICKETING)'
