@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-LINT := go tool -modfile=tools/go.mod golangci-lint
+LINT = "$$(GOWORK=off go tool -modfile=$(CURDIR)/tools/go.mod -n golangci-lint)"
 ACCOUNT = go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$$ORDERS")
 PAYMENTS = go run ./examples/payments/cmd/payments demo $(if $(ORDERS),--orders "$$ORDERS")
 STANDING = go run ./examples/standing/cmd/standing demo $(if $(ORDERS),--orders "$$ORDERS")
@@ -16,20 +16,23 @@ GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 BROKERS := brokers/nats brokers/redis brokers/kafka brokers/rabbitmq
 # Their tests run when they, or what they test, was changed: see test/changed.
 SELDOM := brokers/kafka
-MODULES := serve bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
-MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
+MODULES := cmd/dibs serve bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
 BENCHED := postgresql redis-server npm
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it, or one goroutine.
 # The suite of the drivers is raced where they run it, and the command, the demos and the examples in the
 # long tier: they take minutes, and what they run side by side is in other packages.
 UNRACED := /migrations(/|$$)|/internal/messagedb$$|/dibs$$|/internal/archtest$$|/internal/exactjson$$|/storetest$$$(if $(DIBS_LONG),,|/cmd/dibs/|/internal/demo$$|/examples/)
+# The command is a module so that go install builds it by its path. Its go.work has the library beside
+# it, and the tests of both run at once.
+ALL := ./... ./cmd/dibs/...
+test test/quick test/race: export GOWORK := $(CURDIR)/cmd/dibs/go.work
 # The packages that take longest begin first: alone in the end they would leave a core idle.
 FIRST := ./messagestore/postgres ./consumer ./cmd/dibs/internal/cli
 # SQLite is C that was translated to Go: to watch each of its loads and stores took half the time.
 # Nothing here uses package unsafe, so the checks of its pointers, which -race turns on, find nothing.
 RACE := -vet=off -race '-gcflags=all=-d=checkptr=0' '-gcflags=modernc.org/...=-race=false'
 
-in_modules = for dir in $(MODULES); do echo "cd $$dir && $(1)" && (cd "$$dir" && $(1)) || exit; done
+in_modules = for dir in $(or $(2),$(MODULES)); do echo "cd $$dir && $(1)" && (cd "$$dir" && $(1)) || exit; done
 
 .PHONY: help
 help: ## Print this list
@@ -86,11 +89,11 @@ demo/replicas: ## Run the ticketing service in three replicas that come and go: 
 
 .PHONY: test
 test: ## Run every test, on TEST_DATABASE_URL or a throwaway server
-	scripts/with-postgres -- $(GOTEST) -vet=off $(TESTFLAGS) $(FIRST) ./...
+	scripts/with-postgres -- $(GOTEST) -vet=off $(TESTFLAGS) $(FIRST) $(ALL)
 
 .PHONY: test/quick
 test/quick: ## Run the tests that need no PostgreSQL; the others say that they skip
-	env -u TEST_DATABASE_URL $(GOTEST) ./...
+	env -u TEST_DATABASE_URL $(GOTEST) $(ALL)
 
 .PHONY: test/flaky
 test/flaky: ## Run make test N=10 times beside four busy loops, in random order, and count each failure
@@ -109,7 +112,7 @@ test/versions: ## Run the tests that depend on it on PostgreSQL 15 to 18 (VERSIO
 .PHONY: test/race
 test/race: ## Run every test in random order, with the race detector where Go code runs side by side
 	scripts/setup gcc
-	scripts/with-postgres -- sh -c "$(GOTEST) $(RACE) -shuffle=on -count=1 \$$(go list $(FIRST) ./... | grep -Ev '$(UNRACED)') && $(GOTEST) -vet=off -shuffle=on -count=1 \$$(go list $(FIRST) ./... | grep -E '$(UNRACED)')"
+	scripts/with-postgres -- sh -c "$(GOTEST) $(RACE) -shuffle=on -count=1 \$$(go list $(FIRST) $(ALL) | grep -Ev '$(UNRACED)') && $(GOTEST) -vet=off -shuffle=on -count=1 \$$(go list $(FIRST) $(ALL) | grep -E '$(UNRACED)')"
 
 .PHONY: test/cuts
 test/cuts: ## Cut every call at every boundary of the protocol (PGX="v5.11.0 v5.12.0": of pgx)
@@ -219,12 +222,12 @@ mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, oth
 .PHONY: lint
 lint: ## Check formatting and lint
 	$(LINT) run ./...
-	@$(call in_modules,$(MODULE_LINT) run ./...)
+	@$(call in_modules,$(LINT) run ./...)
 
 .PHONY: fix
 fix: ## Do what lint can do by itself
 	$(LINT) run --fix ./...
-	@$(call in_modules,$(MODULE_LINT) run --fix ./...)
+	@$(call in_modules,$(LINT) run --fix ./...)
 
 .PHONY: vet
 vet: ## Run go vet
@@ -234,12 +237,13 @@ vet: ## Run go vet
 .PHONY: tidy
 tidy: ## Check that every go.mod is tidy
 	go mod tidy -diff
-	@$(call in_modules,go mod tidy -diff)
+	scripts/tidy -diff
+	@$(call in_modules,go mod tidy -diff,$(filter-out cmd/dibs,$(MODULES)))
 	cd tools && go mod tidy -diff
 
 .PHONY: build
 build: ## Build bin/dibs
-	go build -o bin/dibs ./cmd/dibs
+	go build -C cmd/dibs -o $(CURDIR)/bin/dibs
 
 # Lint vets, too. Each stage has a budget in seconds, which is twice what it takes on two cores that
 # have built nothing yet.

@@ -118,14 +118,15 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 			file := testkit.Do(os.Create(filepath.Join(folder, "00001_dibs.sql")))(t)
 			require.NoError(t, migrations.PrintGoose(file, nil))
 			require.NoError(t, file.Close())
-			goose := exec.CommandContext(t.Context(), "go", "run", "./goose", url, folder)
-			goose.Dir = filepath.Join("..", "tools")
-			run(t, goose)
+			goose := func() *exec.Cmd {
+				goose := exec.CommandContext(t.Context(), "go", "run", "./goose", url, folder)
+				goose.Dir, goose.Env = filepath.Join("..", "tools"), append(os.Environ(), "GOWORK=off")
+				return goose
+			}
+			run(t, goose())
 			require.NoError(t, os.Rename(file.Name(), filepath.Join(folder, "00002_dibs_upgrade.sql")))
 			run(t, exec.CommandContext(t.Context(), "psql", "-X", "-q", "-d", url, "-c", "delete from goose_db_version where version_id > 0"))
-			again := exec.CommandContext(t.Context(), "go", "run", "./goose", url, folder)
-			again.Dir = goose.Dir
-			run(t, again)
+			run(t, goose())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

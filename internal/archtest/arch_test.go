@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -122,6 +123,19 @@ func TestPostgresDriverLinksLittle(t *testing.T) {
 		mod, pkg, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if ok && !slices.Contains(linked, mod) {
 			t.Errorf("messagestore and messagestore/postgres bring in %s", pkg)
+		}
+	}
+}
+
+// go install PATH@VERSION builds no module that replaces or excludes others.
+func TestTheCommandCanBeInstalledByItsPath(t *testing.T) {
+	src, err := os.ReadFile("cmd/dibs/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(src)) {
+		if first, _, _ := strings.Cut(strings.TrimSpace(line), " "); first == "replace" || first == "exclude" {
+			t.Errorf("cmd/dibs/go.mod: %s", line)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func TestDocsNameEachModuleOfAService(t *testing.T) {
 		}
 		modules = append(modules, found...)
 	}
-	ours := []string{"bench", "internal", "soak", "tools"}
+	ours := []string{"bench", "cmd", "internal", "soak", "tools"}
 	for _, file := range modules {
 		dir := filepath.ToSlash(filepath.Dir(file))
 		if first, _, _ := strings.Cut(dir, "/"); slices.Contains(ours, first) {
@@ -284,8 +284,8 @@ func says(src []byte, name string) bool {
 	return slash > 0 && says(src, name[:slash]) && says(src, name[slash+1:])
 }
 
-// files gives the module's files whose names end so. Folders with a go.mod of
-// their own, hidden ones and test data are other people's.
+// files gives the files of the library and the command whose names end so. Other folders with a
+// go.mod of their own, hidden ones and test data are other people's.
 func files(t *testing.T, suffix string) map[string][]byte {
 	t.Helper()
 	return filesIn(t, ".", suffix)
@@ -314,5 +314,5 @@ func filesIn(t *testing.T, root, suffix string) map[string][]byte {
 
 func isApart(path, name string) bool {
 	_, err := os.Stat(filepath.Join(path, "go.mod"))
-	return err == nil || strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules"
+	return err == nil && path != "cmd/dibs" || strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules"
 }

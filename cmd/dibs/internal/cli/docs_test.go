@@ -16,11 +16,14 @@ import (
 
 var transcript = regexp.MustCompile("(?ms)^```console\n(.*?)^```")
 
+// The pages are read by links in testdata: when a file outside the module changes, go test takes an
+// earlier result.
+
 // Every transcript in docs/cli.md is run, one after the other in one store. Those of intents and
 // of an inbox are run in a second one, which has some.
 func TestTranscriptsInTheDocumentationAreTrue(t *testing.T) {
 	t.Parallel()
-	const file = "../../../../docs/cli.md"
+	const file = "testdata/docs/cli.md"
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	dibs, withIntents := newShell(t), newShell(t)
@@ -53,7 +56,7 @@ func TestTranscriptsInTheDocumentationAreTrue(t *testing.T) {
 // The page ends with the commands as dibs --help lists them.
 func TestThePageHasAllCommands(t *testing.T) {
 	t.Setenv("COLUMNS", "80")
-	const file, begin, end = "../../../../docs/cli.md", "<!-- made by TestThePageHasAllCommands -->\n", "<!-- until here -->\n"
+	const file, begin, end = "testdata/docs/cli.md", "<!-- made by TestThePageHasAllCommands -->\n", "<!-- until here -->\n"
 	page, err := os.ReadFile(file)
 	require.NoError(t, err)
 	before, rest, marked := strings.Cut(string(page), begin)
@@ -66,7 +69,7 @@ func TestThePageHasAllCommands(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(before+begin+list+end+after), 0o600))
 		return
 	}
-	require.Equal(t, list, shown, "go test ./cmd/dibs/internal/cli -run TestThePageHasAllCommands -update")
+	require.Equal(t, list, shown, "go test ./internal/cli -run TestThePageHasAllCommands -update")
 }
 
 // documented makes the intents that the documentation shows, and an inbox.

@@ -24,11 +24,10 @@ var (
 // Every `dibs ...` that the documents tell people to type is one that there is.
 func TestDocumentsNameCommandsThatExist(t *testing.T) {
 	t.Parallel()
-	const root = "../../../.."
-	documents, err := filepath.Glob(root + "/docs/*.md")
+	documents, err := filepath.Glob("testdata/docs/*.md")
 	require.NoError(t, err)
 	checked := map[string]bool{}
-	for _, document := range append(documents, root+"/README.md") {
+	for _, document := range append(documents, "testdata/README.md") {
 		text, err := os.ReadFile(document)
 		require.NoError(t, err)
 		for _, typed := range typedIn(string(text)) {

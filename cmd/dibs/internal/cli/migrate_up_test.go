@@ -114,7 +114,7 @@ func TestRolesCanBePrintedAlone(t *testing.T) {
 // The first table of docs/dba.md, as a DBA runs it.
 func TestCommandsOfThePageForTheDBARun(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../../docs/dba.md")
+	page, err := os.ReadFile("testdata/docs/dba.md")
 	require.NoError(t, err)
 	_, table, is := strings.Cut(string(page), "| to do | command |\n|---|---|\n")
 	require.True(t, is)
