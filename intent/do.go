@@ -289,8 +289,7 @@ func (l *Lease) intent(err error) Intent {
 	if l.over != nil && l.over.By != nil {
 		return *l.over.By
 	}
-	s := l.parts[0].State
-	return intentOf(&s, s.Since, l.m.config.Turn)
+	return ownIntent(&l.parts[0].State)
 }
 
 // reason returns a text for operators about work that failed.

@@ -72,6 +72,8 @@ func (e *LeaseLostError) Error() string {
 		switch {
 		case by.Forgotten:
 			cause = "the intent is done, and was deleted"
+		case by.Token < e.Token || by.Token == e.Token && by.Session != e.Session:
+			cause = fmt.Sprintf("there is no such lease: the last has token %d, of session %.80q", by.Token, by.Session)
 		case by.Status == Done && by.Token == e.Token:
 			cause = "it was confirmed"
 		case by.Status == Done:

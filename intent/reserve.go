@@ -163,10 +163,9 @@ type Intent struct {
 	Token   int64  // of the last grant
 	Attempt int    // how many grants there have been
 
-	TTL   time.Duration // of the last grant: how long its lease lasts after each extension
 	Since time.Time     // of the last grant, by the store's clock
 	Until time.Time     // of a lease: when it ends, by the store's clock
-	Left  time.Duration // of a lease: how long it still lasts, or until the turns of the line are over
+	Left  time.Duration // of a lease: how long it still lasts; if it is not yours, until the turns of the line are over
 	Line  []string      // the sessions that wait
 
 	Result    json.RawMessage // of the confirmation
@@ -180,7 +179,7 @@ type Intent struct {
 // intentOf returns an intent at now, by the store's clock, for a session that is not in the line.
 func intentOf(s *intentlog.State, now time.Time, turn time.Duration) Intent {
 	i := Intent{
-		Stream: s.Place.Stream, Session: s.Session, Token: s.Token, Attempt: s.Attempt, TTL: s.Lasts(), Since: time.UnixMicro(s.Token).UTC(),
+		Stream: s.Place.Stream, Session: s.Session, Token: s.Token, Attempt: s.Attempt, Since: time.UnixMicro(s.Token).UTC(),
 		Line: slices.Clone(s.Line), Result: s.Result, NotKept: s.NotKept, Forgotten: s.Deleted, Released: s.Released, By: s.By, Reason: s.Reason,
 	}
 	i.Scope, i.Key = intentlog.ScopeAndKey(s.Place.Stream)
@@ -199,6 +198,9 @@ func intentOf(s *intentlog.State, now time.Time, turn time.Duration) Intent {
 	}
 	return i
 }
+
+// ownIntent returns an intent for its holder, after a step of the holder's.
+func ownIntent(s *intentlog.State) Intent { return intentOf(s, s.Since, 0) }
 
 // A wanted is a key of a request.
 type wanted struct {
@@ -556,5 +558,5 @@ func (a *attempt) reserved(sent time.Time, bodies []messagestore.Body, metadata 
 		parts[i].State = intentlog.Granted(bodies[i], written[i], metadata[i])
 	}
 	l := a.m.newLease(parts, sent)
-	return Answer{Outcome: Reserved, Lease: l, Intent: intentOf(&parts[0].State, parts[0].Since, a.m.config.Turn)}
+	return Answer{Outcome: Reserved, Lease: l, Intent: ownIntent(&parts[0].State)}
 }

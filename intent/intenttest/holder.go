@@ -49,13 +49,13 @@ func seen(i intent.Intent) intent.Intent {
 
 func holderRepeats(t *testing.T, f *fixture) {
 	h := holder(request("A"), lease(t, f.m, request("A")))
+	f.leaveInLine(t, f.m, key, "V")
 	for range 3 {
 		m := f.manager(t, nil) // a separate process
 		i, err := m.Extend(t.Context(), h)
 		require.NoError(t, err)
 		require.Equal(t, intent.Held, i.Status)
-		require.Equal(t, longTTL, i.TTL)
-		require.Equal(t, longTTL, i.Left, "from now on")
+		require.Equal(t, longTTL, i.Left, "from now on, and not until the turns of others are over")
 		require.Equal(t, f.lookup(t).Until, i.Until)
 	}
 	f.leaveInLine(t, f.m, key, "W")
@@ -101,6 +101,9 @@ func holderRefused(t *testing.T, f *fixture) {
 		for name, step := range holderSteps {
 			i, err := step(t.Context(), f.m, h)
 			requireLost(t, err, "A")
+			if h.Token > next.Token || h.Session != next.Session {
+				require.ErrorContains(t, err, "there is no such lease")
+			}
 			require.Equal(t, seen(before), seen(i), name)
 		}
 		require.Equal(t, seen(before), seen(f.lookup(t)))

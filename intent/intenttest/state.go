@@ -214,6 +214,7 @@ func lineOutlivesTheRelease(t *testing.T, f *fixture) {
 	f.leaveInLine(t, f.m, key, "W")
 	require.NoError(t, l.Extend(t.Context()))
 	require.Equal(t, []string{"W"}, f.lookup(t).Line)
+	require.Equal(t, longTTL, reserve(t, f.m, request("A")).Intent.Left, "its own")
 	require.NoError(t, l.Release(t.Context(), ""))
 
 	a := reserve(t, f.m, request("B"))
