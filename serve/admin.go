@@ -1,9 +1,11 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
 )
 
@@ -71,10 +73,16 @@ func (h admin) ResumeQueue(ctx context.Context, r *v1.ResumeQueueRequest) (*v1.R
 	return &v1.ResumeQueueResponse{}, fail(q.Resume(ctx))
 }
 
-// SetQueuePolicy stores what becomes of a queue's failed items.
+// SetQueuePolicy stores what becomes of a queue's failed items, and its limits.
 func (h admin) SetQueuePolicy(ctx context.Context, r *v1.SetQueuePolicyRequest) (*v1.SetQueuePolicyResponse, error) {
-	if _, _, err := queues(h).named(ctx, Operate, r.GetQueue()); err != nil {
+	q, c, err := queues(h).named(ctx, Operate, r.GetQueue())
+	if err != nil {
 		return nil, err
 	}
-	return nil, fail(messagestore.ErrNotSupported)
+	p := r.GetPolicy()
+	policy := queue.Policy{MaxFailures: int(p.GetMaxFailures()), MaxOut: int(p.GetMaxOut()), Rate: p.GetRate(), Burst: int(p.GetBurst())}
+	if p.GetHoldBehindDead() {
+		policy.WhenDead = queue.Hold
+	}
+	return &v1.SetQueuePolicyResponse{}, fail(q.SetPolicy(ctx, cmp.Or(c.key.ID, "anybody"), policy))
 }

@@ -185,7 +185,7 @@ func (s *Server) queue(n queueName) (*servedQueue, error) {
 	if len(s.queues) == maxNames {
 		return nil, exhausted("the server keeps too many queues", time.Minute)
 	}
-	q, err := queue.New(s.store, n.category, &queue.Config{Name: n.name, Logger: s.config.Logger})
+	q, err := queue.New(s.store, n.category, &queue.Config{Name: n.name, Stored: true, Logger: s.config.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -149,14 +149,15 @@ func inOrderPerKey(f *fixture) {
 }
 
 func failuresEnd(f *fixture) {
-	const most = 20 // by default
+	const most = 2
+	call(f, f.Admin.SetQueuePolicy, &v1.SetQueuePolicyRequest{Queue: f.queue(), Policy: &v1.QueuePolicy{MaxFailures: most}})
 	position := f.produce("", 1)[0]
 	for n := range most {
 		f.settle(retry(f.receive(1, patience)[0], 0, fmt.Sprint("failure ", n+1)))
 	}
 	item := call(f, f.Queues.GetItem, &v1.GetItemRequest{Queue: f.queue(), Position: position}).GetItem()
 	require.Equal(f, v1.ItemState_ITEM_STATE_DEAD, item.GetState())
-	require.Equal(f, "failure 20", item.GetError())
+	require.Equal(f, "failure 2", item.GetError())
 	var texts []string
 	for _, e := range item.GetLog() {
 		texts = append(texts, e.GetText())
@@ -343,5 +344,6 @@ func badQueues(f *fixture) {
 	refused(f, bad, "action", f.Queues.Settle, &v1.SettleRequest{Queue: f.queue(), Settlements: []*v1.Settlement{{DeliveryId: d.GetDeliveryId()}}})
 	refused(f, bad, "state", f.Queues.ListItems, &v1.ListItemsRequest{Queue: f.queue()})
 	refused(f, bad, "category", f.Queues.Receive, &v1.ReceiveRequest{ReceiveId: uuid.NewString()})
+	refused(f, bad, "MaxFailures", f.Admin.SetQueuePolicy, &v1.SetQueuePolicyRequest{Queue: f.queue(), Policy: &v1.QueuePolicy{MaxFailures: -1}})
 	refused(f, bad, "page_size", f.Queues.ListItems, &v1.ListItemsRequest{Queue: f.queue(), State: v1.ItemState_ITEM_STATE_OUT, PageSize: 1001})
 }

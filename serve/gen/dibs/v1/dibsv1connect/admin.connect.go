@@ -60,7 +60,8 @@ type AdminServiceClient interface {
 	PauseQueue(context.Context, *v1.PauseQueueRequest) (*v1.PauseQueueResponse, error)
 	// ResumeQueue ends the pause.
 	ResumeQueue(context.Context, *v1.ResumeQueueRequest) (*v1.ResumeQueueResponse, error)
-	// SetQueuePolicy stores what becomes of failed items of a queue, for all its workers.
+	// SetQueuePolicy stores what becomes of failed items of a queue, and its limits. Every server
+	// follows it within 5 seconds.
 	SetQueuePolicy(context.Context, *v1.SetQueuePolicyRequest) (*v1.SetQueuePolicyResponse, error)
 }
 
@@ -173,7 +174,8 @@ type AdminServiceHandler interface {
 	PauseQueue(context.Context, *v1.PauseQueueRequest) (*v1.PauseQueueResponse, error)
 	// ResumeQueue ends the pause.
 	ResumeQueue(context.Context, *v1.ResumeQueueRequest) (*v1.ResumeQueueResponse, error)
-	// SetQueuePolicy stores what becomes of failed items of a queue, for all its workers.
+	// SetQueuePolicy stores what becomes of failed items of a queue, and its limits. Every server
+	// follows it within 5 seconds.
 	SetQueuePolicy(context.Context, *v1.SetQueuePolicyRequest) (*v1.SetQueuePolicyResponse, error)
 }
 

@@ -319,7 +319,8 @@ export declare const AdminService: GenService<{
     output: typeof ResumeQueueResponseSchema;
   },
   /**
-   * SetQueuePolicy stores what becomes of failed items of a queue, for all its workers.
+   * SetQueuePolicy stores what becomes of failed items of a queue, and its limits. Every server
+   * follows it within 5 seconds.
    *
    * @generated from rpc dibs.v1.AdminService.SetQueuePolicy
    */
