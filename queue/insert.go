@@ -284,16 +284,20 @@ func (q *Queue) sayUnworked(ctx context.Context) {
 	if before != 0 && now-before < int64(time.Minute) || !q.looked.CompareAndSwap(before, now) {
 		return
 	}
+	_, err := q.driver.QueueStatus(ctx, q.of)
+	if err == nil {
+		q.looked.Store(math.MaxInt64)
+		return
+	}
+	if !errors.Is(err, messagestore.ErrNotFound) {
+		return // the next call will report the failure
+	}
 	all, err := q.driver.Queues(ctx)
 	if err != nil {
-		return // the next call will report the failure
+		return
 	}
 	var others []string
 	for _, s := range all {
-		if s.Queue == q.of {
-			q.looked.Store(math.MaxInt64)
-			return
-		}
 		if s.Category == q.of.Category {
 			others = append(others, s.Name)
 		}

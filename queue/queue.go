@@ -154,22 +154,15 @@ func (q *Queue) refuseParked() error {
 	return messagestore.NewInvalidError("queue", q.of.Name, "it keeps parked messages, and their consumer works on it")
 }
 
-// Status returns the queue's state in its store. The error matches [messagestore.ErrNotFound] if
-// nothing was ever reserved from the queue by Receive or Work, and nothing was changed in it.
+// Status returns the queue's state in its store, in a time that does not grow with the number of
+// its items: see [Status].Partial. The error matches [messagestore.ErrNotFound] if nothing was ever
+// reserved from the queue by Receive or Work, and nothing was changed in it.
 func (q *Queue) Status(ctx context.Context) (Status, error) {
 	if err := q.use(); err != nil {
 		return Status{}, err
 	}
-	all, err := q.driver.Queues(ctx)
-	if err != nil {
-		return Status{}, q.fail("status", err)
-	}
-	for _, s := range all {
-		if s.Queue == q.of {
-			return statusOf(s), nil
-		}
-	}
-	return Status{}, q.fail("status", messagestore.ErrNotFound)
+	found, err := q.driver.QueueStatus(ctx, q.of)
+	return statusOf(found), q.fail("status", err)
 }
 
 // Item returns the facts about the item at a position, with its log. The error matches

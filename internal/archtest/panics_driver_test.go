@@ -110,9 +110,9 @@ func (d *breaking) QueueItems(ctx context.Context, l queuing.List) ([]queuing.It
 	return d.Driver.QueueItems(ctx, l)
 }
 
-func (d *breaking) Queues(ctx context.Context) ([]queuing.Status, error) {
-	d.at("queues")
-	return d.Driver.Queues(ctx)
+func (d *breaking) QueueStatus(ctx context.Context, q queuing.Queue) (queuing.Status, error) {
+	d.at("status")
+	return d.Driver.QueueStatus(ctx, q)
 }
 
 // Goroutines of the library call the driver, which may panic. No process ends by that: the call has the panic as its error, or what
@@ -203,7 +203,7 @@ func TestADriverThatPanicsEndsNoProcess(t *testing.T) {
 			require.EqualValues(s, 100, r.Stats().Sent)
 		},
 		"a relay that catches up": func(s *scene) {
-			s.breaks("queues")
+			s.breaks("status")
 			r := testkit.Must(outbox.New(s.store, seats, "seats", aSink(func() {}), &outbox.Config{Logger: logger.Silent()}))
 			require.NotNil(s, calling.PanicOf(r.CatchUp(s.Context())))
 		},

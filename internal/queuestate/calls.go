@@ -247,7 +247,7 @@ func Remove(r Rows, of queuing.Removal) (removed queuing.RemovedQueue, err error
 	if err != nil {
 		return removed, err
 	}
-	status, err := Status(r)
+	status, err := Status(r, 0)
 	if err != nil {
 		return removed, err
 	}
@@ -642,8 +642,8 @@ func liveSessions(r Rows, now time.Time) (live int64, err error) {
 	return live, err
 }
 
-// Status returns the state of a queue, without its name.
-func Status(r Rows) (queuing.Status, error) {
+// Status returns the state of a queue, without its name, from at most most open rows; 0 means all.
+func Status(r Rows, most int) (queuing.Status, error) {
 	head, _, err := r.Head()
 	if err != nil {
 		return queuing.Status{}, err
@@ -653,13 +653,17 @@ func Status(r Rows) (queuing.Status, error) {
 		return queuing.Status{}, err
 	}
 	oldest := messagestore.GlobalPosition(0)
-	for from := messagestore.GlobalPosition(0); ; {
+	counted := 0
+	for from := messagestore.GlobalPosition(0); !status.Partial; {
 		rows, err := r.Open(from, 1000)
 		if err != nil {
 			return queuing.Status{}, err
 		}
 		for _, row := range rows {
 			from = row.Position + 1
+			if counted++; counted == most {
+				status.Partial = true
+			}
 			switch row.Place {
 			case Out:
 				status.Out++

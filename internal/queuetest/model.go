@@ -98,6 +98,9 @@ func (s *side) state(t require.TestingT) (all []string) {
 		all = append(all, string(text))
 	}
 	if status := s.status(t); status != nil {
+		one := testkit.Do(s.driver.QueueStatus(context.Background(), s.of))(t)
+		one.Time = status.Time
+		require.Equal(t, *status, one, "the queue by itself")
 		all = append(all, fmt.Sprintf("taken %d, finished %d, back %d, buried %d", status.Taken, status.Finished, status.Back, status.Buried))
 		require.Equal(t, finished, status.Finished, "each finished item is counted once")
 	}

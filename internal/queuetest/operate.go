@@ -170,6 +170,34 @@ var operatorTests = []test{
 	}},
 	// A completion in a transaction counts from its commit on, whether it is reported or not, and
 	// counts once.
+	{"Operate/StatusOfOneQueueIsBounded", 0, func(t *testing.T, f *fixture) {
+		_, err := f.driver.QueueStatus(t.Context(), f.of)
+		require.ErrorIs(t, err, messagestore.ErrNotFound)
+		const more = 50
+		for left := queuing.MaxCount + more; left > 0; { // of one key, so that all but one are held
+			var items []messagestore.Encoded
+			for range min(left, 1000) {
+				items = append(items, messagestore.Encoded{ID: uuid.New(), Type: "Item", Data: []byte(`{}`)})
+			}
+			testkit.Do(f.driver.Append(t.Context(), messagestore.Append{Stream: f.of.Category.Stream("a"), Expected: messagestore.AnyVersion, Records: items}))(t)
+			left -= len(items)
+		}
+		for f.take(t, queuing.Take{Want: queuing.MaxItems}).More {
+		}
+
+		one := testkit.Do(f.driver.QueueStatus(t.Context(), f.of))(t)
+
+		require.True(t, one.Partial)
+		require.EqualValues(t, 1, one.Out)
+		require.EqualValues(t, queuing.MaxCount-1, one.Held)
+		all := f.status(t)
+		require.False(t, all.Partial)
+		require.EqualValues(t, queuing.MaxCount+more-1, all.Held)
+		for _, other := range []queuing.Queue{{Name: f.of.Name, Category: "other"}, {Name: f.of.Name + "2", Category: f.of.Category}} {
+			_, err := f.driver.QueueStatus(t.Context(), other)
+			require.ErrorIs(t, err, messagestore.ErrNotFound)
+		}
+	}},
 	{"Operate/StatusCountsWhatIsCommitted", transactions, func(t *testing.T, f *fixture) {
 		at := f.insert(t, "", "", "", "")
 		f.take(t, queuing.Take{Want: 4})

@@ -119,6 +119,10 @@ type Driver interface {
 	// after the last item until a list is empty.
 	QueueItems(ctx context.Context, l List) ([]Item, error)
 
+	// QueueStatus returns the state of one queue, from at most [MaxCount] of its open items. The
+	// error matches [messagestore.ErrNotFound] if Queues would not return it.
+	QueueStatus(ctx context.Context, q Queue) (Status, error)
+
 	// Queues returns, by name, the queues that were ever changed or taken from and are not removed.
 	Queues(ctx context.Context) ([]Status, error)
 }
@@ -148,6 +152,9 @@ const (
 	// MaxListBytes bounds the data of a list, except that one item may exceed it: see
 	// [Driver.QueueItems].
 	MaxListBytes = 4 << 20
+
+	// MaxCount is how many open items [Driver.QueueStatus] counts at most.
+	MaxCount = 10_000
 
 	// MaxQueues is how many queues a category may have, not counting removed ones: a trim checks
 	// each message against all of them. A call that would make one more fails with
@@ -609,6 +616,7 @@ type Status struct {
 	Parked                 bool // it is a queue of parked messages
 	Paused                 bool
 	Cursor                 messagestore.GlobalPosition
+	Partial                bool // of QueueStatus: there are MaxCount open items or more, and the first by position are counted
 	Out, Later, Held, Dead int64
 	Suspended              int64
 	Due                    int64     // of Later, the items whose time has come
@@ -625,7 +633,8 @@ type Status struct {
 
 	// Finished counts the items that were finished since the queue began: by a completion, by an
 	// operator, or because the message was removed. A completion in a caller's transaction counts
-	// from its commit on.
+	// from its commit on. If the status is Partial, items that are out and were not counted count
+	// too, and Oldest is of the open items that were counted.
 	Finished int64
 }
 

@@ -411,10 +411,11 @@ func (w *worker) take(ctx context.Context, due []*ending, want int) error {
 func (w *worker) ride(ctx context.Context, call chan<- *queuing.Ride) error {
 	w.look = true // by the next take, if not by this one
 	due, want, _ := w.due()
-	if want == 0 || w.renew || w.readPolicy(ctx) != nil {
+	err := w.readPolicy(ctx)
+	if err != nil || want == 0 || w.renew {
 		w.putBack(due)
 		call <- nil
-		return nil
+		return err
 	}
 	t := w.asks(due, want)
 	ride, began := queuing.NewRide(t), time.Now()

@@ -182,6 +182,22 @@ func (d *Driver) QueueItems(ctx context.Context, l queuing.List) ([]queuing.Item
 	return onQueue(ctx, d, l.Queue, false, func(r queuestate.Rows) ([]queuing.Item, error) { return queuestate.Items(r, l) })
 }
 
+// QueueStatus implements [queuing.Driver].
+func (d *Driver) QueueStatus(ctx context.Context, q queuing.Queue) (queuing.Status, error) {
+	if err := ctx.Err(); err != nil {
+		return queuing.Status{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	of := d.queues[q.Name]
+	if of == nil || of.of != q || of.removed {
+		return queuing.Status{}, messagestore.ErrNotFound
+	}
+	status, err := queuestate.Status(of, queuing.MaxCount)
+	status.Queue = q
+	return status, err
+}
+
 // Queues implements [queuing.Driver].
 func (d *Driver) Queues(ctx context.Context) ([]queuing.Status, error) {
 	if err := ctx.Err(); err != nil {
@@ -194,7 +210,7 @@ func (d *Driver) Queues(ctx context.Context) ([]queuing.Status, error) {
 		if d.queues[name].removed {
 			continue
 		}
-		status, err := queuestate.Status(d.queues[name])
+		status, err := queuestate.Status(d.queues[name], 0)
 		if err != nil {
 			return nil, err
 		}

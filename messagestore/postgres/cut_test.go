@@ -542,6 +542,7 @@ var calls = map[string]called{
 	"Driver.QueueRemove":     {scenes: []string{"queue remove"}},
 	"Driver.QueueItem":       {scenes: []string{"queue item"}},
 	"Driver.QueueItems":      {scenes: []string{"queue items"}},
+	"Driver.QueueStatus":     {why: "it is the query of Queues, for one queue"},
 	"Driver.Queues":          {scenes: []string{"queue states"}},
 	"Driver.Over":            {why: "it asks nothing"},
 	"Driver.Stage":           {why: "it is in the caller's transaction: its COMMIT is the caller's call"},

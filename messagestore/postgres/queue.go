@@ -377,12 +377,29 @@ func (qs queues) QueueItems(ctx context.Context, l queuing.List) (items []queuin
 }
 
 // Queues implements [queuing.Driver].
-func (qs queues) Queues(ctx context.Context) (all []queuing.Status, err error) {
-	err = qs.query(ctx, qs.queries.queueStates, nil, func(rows pgx.Rows) error {
+func (qs queues) Queues(ctx context.Context) ([]queuing.Status, error) {
+	return qs.states(ctx, nil, nil)
+}
+
+// QueueStatus implements [queuing.Driver].
+func (qs queues) QueueStatus(ctx context.Context, q queuing.Queue) (queuing.Status, error) {
+	most := int64(queuing.MaxCount)
+	found, err := qs.states(ctx, &q.Name, &most)
+	if err == nil && (len(found) != 1 || found[0].Queue != q) {
+		err = messagestore.ErrNotFound
+	}
+	if err != nil {
+		return queuing.Status{}, err
+	}
+	return found[0], nil
+}
+
+func (qs queues) states(ctx context.Context, name *string, most *int64) (all []queuing.Status, err error) {
+	err = qs.query(ctx, qs.queries.queueStates, []any{name, most}, func(rows pgx.Rows) error {
 		var s queuing.Status
 		var oldest, changed pgtype.Int8
 		var at int64
-		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried, &s.Due, &s.Sessions, &at, &s.Suspended, &s.Streams, &changed)
+		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried, &s.Due, &s.Sessions, &at, &s.Suspended, &s.Streams, &changed, &s.Partial)
 		s.Parked = s.Cursor == queuing.NoCursor
 		s.Time = time.UnixMicro(at).UTC()
 		if oldest.Valid {

@@ -274,6 +274,26 @@ func (d *Driver) QueueItems(ctx context.Context, l queuing.List) ([]queuing.Item
 	return readQueue(ctx, d, l.Queue, func(r queuestate.Rows) ([]queuing.Item, error) { return queuestate.Items(r, l) })
 }
 
+// QueueStatus implements [queuing.Driver].
+func (d *Driver) QueueStatus(ctx context.Context, q queuing.Queue) (status queuing.Status, err error) {
+	err = d.reads.read(ctx, func(ctx context.Context, db queryer) error {
+		of, refused, err := queueOf(ctx, db, q, false, d.clock.now())
+		switch {
+		case err != nil:
+			return err
+		case refused != nil || of.id == 0 || of.removed: // refused: it is of another category
+			return messagestore.ErrNotFound
+		}
+		status, err = queuestate.Status(of, queuing.MaxCount)
+		status.Queue = q
+		return err
+	})
+	if err != nil {
+		return queuing.Status{}, explain(err)
+	}
+	return status, nil
+}
+
 // Queues implements [queuing.Driver].
 func (d *Driver) Queues(ctx context.Context) ([]queuing.Status, error) {
 	var all []queuing.Status
@@ -286,7 +306,7 @@ func (d *Driver) Queues(ctx context.Context) ([]queuing.Status, error) {
 			return err
 		}
 		for _, q := range found {
-			status, err := queuestate.Status(&q)
+			status, err := queuestate.Status(&q, 0)
 			if err != nil {
 				return err
 			}

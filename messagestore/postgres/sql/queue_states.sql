@@ -1,1 +1,1 @@
-select * from dibs.queue_states()
+select * from dibs.queue_states($1::text, $2::bigint)
