@@ -266,7 +266,7 @@ func (m *Manager) ListPage(ctx context.Context, filter Filter, from messagestore
 func (m *Manager) listPage(ctx context.Context, filter Filter, from messagestore.GlobalPosition, limit int) (Page, error) {
 	switch {
 	case limit < 1 || limit > maxListed:
-		return Page{}, messagestore.NewInvalidError("limit", limit, fmt.Sprintf("must be 1 to %d", maxListed))
+		return Page{}, messagestore.NewInvalidError("limit", limit, fmt.Sprintf("must be between 1 and %d", maxListed))
 	case from < 0:
 		return Page{}, messagestore.NewInvalidError("position", int64(from), "must be at least 0")
 	}

@@ -2,6 +2,7 @@ package intenttest_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -180,4 +181,37 @@ func TestALeaseIsKeptByWorkThatHoldsTheWholePool(t *testing.T) {
 		err := work(ttl)
 		return err == nil, err
 	})
+}
+
+// What one heartbeat for 1,000 leases takes, and one for a single lease, in turn. On a server that
+// syncs:
+//
+//	scripts/with-postgres --durable TEST_DATABASE_URL -- go test ./intent/intenttest -run '^$' -bench ExtendMany
+func BenchmarkExtendMany(b *testing.B) {
+	m, err := intent.New(testkit.Must(messagestore.New(testkit.Must(postgres.New(pgtest.Pool(b), nil)), nil)), intenttest.Category(b), nil)
+	require.NoError(b, err)
+	holders := make([]intent.Holder, 1000)
+	for i := range holders {
+		key := fmt.Sprint(i)
+		a, err := m.Reserve(b.Context(), intent.Request{Key: key, Session: "A", Content: "c", TTL: time.Hour})
+		require.NoError(b, err)
+		holders[i] = intent.Holder{Key: key, Session: "A", Token: a.Lease.Token()}
+	}
+	var one, many time.Duration
+	for b.Loop() {
+		began := time.Now()
+		_, err := m.Extend(b.Context(), holders[0])
+		require.NoError(b, err)
+		one += time.Since(began)
+		began = time.Now()
+		all, err := m.ExtendMany(b.Context(), holders...)
+		require.NoError(b, err)
+		many += time.Since(began)
+		for _, e := range all {
+			require.NoError(b, e.Err)
+		}
+	}
+	b.ReportMetric(float64(one.Microseconds())/float64(b.N), "us/one")
+	b.ReportMetric(float64(many.Microseconds())/float64(b.N), "us/1000")
+	b.ReportMetric(float64(many)/float64(one), "times")
 }
