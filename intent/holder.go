@@ -173,5 +173,11 @@ func (m *Manager) step(ctx context.Context, h Holder, body func(p *part) message
 		return l, err
 	}
 	l.granted = l.parts
-	return l, l.step(ctx, body, writes)
+	if err := l.step(ctx, body, writes); err != nil {
+		return l, err
+	}
+	if step.MessageType() == intentlog.TypeConfirmed && !l.endedByItself() {
+		return m.step(ctx, h, body, nil) // an earlier attempt has come in between, and is there now
+	}
+	return l, nil
 }

@@ -185,20 +185,25 @@ func holderLostAnswers(t *testing.T, f *fixture) {
 		}
 	}
 	write := messagestore.To(f.category.WithType("other").Stream("1"), messagestore.AnyVersion, messagestore.Envelope{ID: uuid.New(), Body: effect()})
-	for name, writes := range map[string][]messagestore.StreamWrite{"alone": nil, "with a message": {write}} {
+	for name, writes := range map[string][]messagestore.StreamWrite{
+		"alone": nil, "with a message": {write}, "with one that has another id each time": {messagestore.To(f.category.WithType("other").Stream("2"), messagestore.AnyVersion, effect())},
+	} {
 		r := with("A", name)
 		h := holder(r, lease(t, f.m, r))
 		confirm := func(m *intent.Manager) {
 			t.Helper()
-			_, err := m.Confirm(t.Context(), h, "result", writes...)
+			i, err := m.Confirm(t.Context(), h, "result", writes...)
 			require.NoError(t, err, name)
+			require.Equal(t, intent.Done, i.Status, name)
 		}
 		store := &betweenStore{Store: f.store, between: func() { confirm(f.m) }}
 		confirm(f.managerOver(t, store))
 	}
-	last, err := f.store.Last(t.Context(), write.Stream)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(0), last.Position, "it is written once")
+	for _, once := range []string{"1", "2"} {
+		last, err := f.store.Last(t.Context(), f.category.WithType("other").Stream(once))
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(0), last.Position, "it is written once")
+	}
 }
 
 func holderAppends(t *testing.T, f *fixture) {

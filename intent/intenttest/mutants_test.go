@@ -283,12 +283,12 @@ var mutants = []mutant{
 	},
 	{
 		"a holder's step that is not written", "holder.go",
-		"return l, l.step(ctx, body, writes)", "return l, nil",
+		"	if err := l.step(ctx, body, writes); err != nil {\n		return l, err\n	}\n", "",
 		[]string{"Resume/InAnotherProcess", "Holder/RepeatsItsStepsAnywhere"},
 	},
 	{
 		"a holder's confirmation without the caller's writes", "holder.go",
-		"return l, l.step(ctx, body, writes)", "return l, l.step(ctx, body, nil)",
+		"err := l.step(ctx, body, writes)", "err := l.step(ctx, body, nil)",
 		[]string{"Holder/ConfirmAppendsOtherWrites"},
 	},
 	{
