@@ -167,7 +167,9 @@ func newWorld() *world {
 	w.message("b", r1, 25, "Done", `{"step":"reserve+0"}`)
 	w.message("b", "", 35, "Began", `{"step":"pay","attempt":1,"kind":"tx"}`)
 	w.message("b", "", 35, "Done", `{"step":"pay"}`)
-	w.message("b", r1, 45, "Began", `{"step":"approve","attempt":1,"kind":"ask","replyBy":`+strconv.FormatInt(at(24_000), 10)+`}`)
+	w.message("b", r1, 38, "Began", `{"step":"approve","attempt":1,"kind":"ask","replyBy":`+strconv.FormatInt(at(24_000), 10)+`}`)
+	w.message("b", r1, 39, "Failed", `{"step":"approve","attempt":1,"error":"lock timeout","retryAt":`+strconv.FormatInt(at(40), 10)+`}`)
+	w.message("b", r1, 45, "Began", `{"step":"approve","attempt":2,"kind":"ask","replyBy":`+strconv.FormatInt(at(24_000), 10)+`}`)
 	w.message("b", "", 300, "CancelRequested", `{}`)
 	w.message("b", r1, 310, "Compensating", `{"reason":"cancelled"}`)
 	w.do("b", Undo, "approve", 312)
@@ -250,7 +252,7 @@ func TestAHistoryWithoutAMistakePasses(t *testing.T) {
 	v := newWorld().check(t)
 	require.True(t, v.Passed(), v.String())
 	for key, n := range map[string]int{
-		"sagas": 2, "completed": 1, "compensated": 1, "cuts": 1, "steps": 4, "undos": 2, "timers": 2, "rung": 3, "letters": 4, "known": 20, "outrun": 0, "kills": 0,
+		"sagas": 2, "completed": 1, "compensated": 1, "cuts": 1, "steps": 4, "undos": 2, "timers": 2, "rung": 3, "letters": 4, "known": 22, "outrun": 0, "kills": 0,
 	} {
 		require.Equal(t, n, v.Figures.Of(key), key)
 	}
@@ -296,6 +298,7 @@ var planted = []struct {
 		w.called(Undo, 312).At = at(40)
 		w.sorted()
 	}},
+	{"a step that waits began again", []promise.Rule{"G1a"}, func(w *world) { w.drop("b", 39, 39) }},
 	{"a step began after its end", []promise.Rule{"G1a"}, func(w *world) {
 		w.message("a", r1, 75, "Began", `{"step":"reserve+0","attempt":3}`)
 		w.sorted()

@@ -1,5 +1,5 @@
 -- a member that frees slots in order, or leaves, has stored how far it was
-with frees as (
+with frees as materialized (
 	select s.*, (select min(t.global) from spots b join spots now on now.g = b.g and now.n = s.n and now.slot = b.slot
 			join upto t on t.g = b.g and t.slot = b.slot and t.global >= now.position
 			where b.g = s.g and b.n = s.n - 1 and b.holder = s.member) as next
@@ -10,4 +10,4 @@ with frees as (
 )
 select g.name || ', state ' || f.n || ', ' || f.name || ': ' || f.member || ' gave up its slots without the message at ' || f.next || ', which it had handled, so it comes again' as finding
 from frees f join groups g on g.g = f.g
-where exists (select 1 from handed d join met m on m.g = d.g and m.message = d.message where d.r = f.ran and m.global = f.next and d.call = 'handle' and d.answer = 'ok' and d.ended < f.at);
+where exists (select 1 from met m cross join handed d on d.g = m.g and d.message = m.message where m.g = f.g and m.global = f.next and d.r = f.ran and d.call = 'handle' and d.answer = 'ok' and d.ended < f.at);

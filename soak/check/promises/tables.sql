@@ -238,6 +238,7 @@ create table met as -- what became of each message that a group is to handle: wh
 		left join refused r on r.g = g.g and r.message = m.rowid, limits x;
 create unique index met_message on met (g, message);
 create index met_stream on met (g, stream, position);
+create index met_global on met (g, global);
 
 drop table if exists upto;
 create table upto as -- when all up to a message was done, of a group and of a slot

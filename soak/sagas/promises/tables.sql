@@ -114,6 +114,7 @@ create table stepped as
 		select c.*, coalesce(l.attempt, 0) as attempt_last, l.reply_by as reply_by_last, coalesce((select f.kind from happened f where f.saga = c.saga and f.step = c.step and f.what = 'Began' order by f.n limit 1), '') as step_kind,
 			-- until when it is not tried, unless a resume came
 			case when t.what = 'Failed' and not exists (select 1 from story r where r.saga = c.saga and r.type = 'Resumed' and r.n > t.n and r.n < c.n) then coalesce(t.retry_at, 0) else 0 end as not_before,
+			coalesce(t.what = 'Failed' and t.retry_at > 0, 0) as failed, -- its last attempt, and not for good
 			coalesce(sum(c.what = 'Began') over (partition by c.saga, c.step, c.epoch order by c.n rows between unbounded preceding and 1 preceding), 0) > 0 as begun,
 			(select e.error from happened e where e.saga = c.saga and e.step = c.step and e.what = 'Replied' and e.n < c.n order by e.n limit 1) as early
 		from counted c
@@ -279,7 +280,7 @@ create table wrong as
 	from stepped s join folded f on f.saga = s.saga and f.n = s.n
 	where s.what = 'Began' and (
 		f.compensating or f.cancelled and not f.pivoted or s.over or s.attempt <> s.attempt_last + 1 or s.not_before > s.at and not f.jumped
-		or s.step_kind = 'ask' and s.attempt_last > 0 and not (s.epoch > 0 and not s.begun)
+		or s.step_kind = 'ask' and s.attempt_last > 0 and not s.failed and not (s.epoch > 0 and not s.begun)
 	)
 	union all
 	select 'G1a', saga, n, what, step || ' has ended before' from stepped where what in ('Done', 'Failed') and begins > 0 and over
@@ -288,7 +289,7 @@ create table wrong as
 	where what = 'Failed' and begins > 0 and not over and attempt <> attempt_last
 	union all
 	select 'G10', s.saga, s.n, s.what, s.step || ' has no reply before its time' from stepped s join folded f on f.saga = s.saga and f.n = s.n
-	where s.what = 'Failed' and s.begins > 0 and not s.over and s.attempt = s.attempt_last and s.step_kind = 'ask' and s.at < s.reply_by_last and not f.jumped
+	where s.what = 'Failed' and s.begins > 0 and not s.over and s.attempt = s.attempt_last and s.step_kind = 'ask' and coalesce(s.retry_at, 0) = 0 and s.at < s.reply_by_last and not f.jumped
 	union all
 	select 'G6', saga, n, type, 'the saga is undone already' from folded where type = 'Compensating' and compensating
 	union all
