@@ -334,7 +334,7 @@ func TestPlainHTTP(t *testing.T) {
 	const json = "application/json"
 	code, body := post("IntentService/Reserve", json, `{"name":{"category":"pay:intent","key":"k"},"sessionId":"s","contentJson":"{\"amount\":10}"}`)
 	require.Equal(t, 200, code)
-	require.Contains(t, body, `"outcome":"OUTCOME_RESERVED"`)
+	require.Contains(t, body, "OUTCOME_RESERVED")
 	code, body = post("StoreService/ReadStream", json, `{"stream":"none-1"}`)
 	require.Equal(t, 200, code)
 	require.JSONEq(t, `{"messages":[],"nextVersion":"0","more":false}`, body, "defaults are written out, and 64 bits are text")

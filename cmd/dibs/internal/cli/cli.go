@@ -115,6 +115,8 @@ type grammar struct {
 	Intents   intentsCommand   `cmd:"" help:"List, show and check intents; release a lease."`
 	Queue     queueCommand     `cmd:"" help:"Show queues and their items; insert, retry, drop, cancel, pause."`
 	Cron      cronCommand      `cmd:"" help:"List, show, set, remove and run schedules of items of queues."`
+	Serve     serveCommand     `cmd:"" help:"Offer intents, queues and the store to programs in any language."`
+	Keys      keysCommand      `cmd:"" help:"List, add and revoke the keys of clients of dibs serve."`
 	Saga      sagaCommand      `cmd:"" help:"List and show sagas; cancel, resume, retry, suspend or resolve one."`
 	Trim      trimCommand      `cmd:"" help:"Remove the first messages of a stream, or of each stream of a category."`
 	Delete    deleteCommand    `cmd:"" help:"Delete a stream and leave a tombstone; erase its name on request."`
