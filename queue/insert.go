@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -45,7 +46,7 @@ type InsertOpts struct {
 
 	// UniqueUntil says how long an item keeps its Unique name. Items that have had the same name
 	// are delivered one at a time, in order, like items with one Key. Values other than
-	// UntilForgotten work only with [Queue.Insert] and [Queue.InsertTx]; if the queue's store uses
+	// UntilForgotten do not work with [Queue.Write]; if the queue's store uses
 	// a transaction of yours, Insert returns an error that matches [messagestore.ErrNotSupported]
 	// if an item has had the name. The queue's workers free the name, so a producer needs the same
 	// Name in its [Config] as the workers. If no worker has taken from a queue of that name, but
@@ -112,12 +113,15 @@ type Inserted struct {
 	Stream messagestore.StreamName
 
 	// Position names the item, for example for [Queue.Item]. If several items of a batch have one
-	// key, only the last has its position; the others have 0.
+	// key, those before the last are read after the write; if that fails, they have 0.
 	Position messagestore.GlobalPosition
 
 	// Duplicate says that nothing was inserted, because the item was inserted before with the same
 	// ID or Unique name.
 	Duplicate bool
+
+	// Err says why an item of a batch is not known to be inserted: see [Queue.InsertMany].
+	Err error
 }
 
 // An Entry is an item to insert: see [Queue.InsertMany].
@@ -141,19 +145,12 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 	if err != nil {
 		return Inserted{}, err
 	}
-	if opts != nil && opts.Unique != "" {
-		inserted, err := q.insertUnique(ctx, w, opts)
-		return inserted, q.fail("insert", err)
-	}
-	writes := []messagestore.StreamWrite{w}
-	written, err := q.store.Write(ctx, w.Stream, w.Expected, w.Bodies...)
-	if err != nil && q.firstStands(ctx, writes, err) {
-		written, err = q.store.Write(ctx, w.Stream, w.Expected, writes[0].Bodies...)
-	}
-	if err != nil {
+	all := make([]Inserted, 1)
+	q.insert(ctx, []insertion{{w, opts, []int{0}}}, all)
+	if err := all[0].Err; err != nil {
 		return Inserted{}, q.fail("insert", err)
 	}
-	return Inserted{ID: written.IDs[0], Stream: w.Stream, Position: written.GlobalPosition, Duplicate: written.Duplicate}, nil
+	return all[0], nil
 }
 
 // InsertTx adds an item if your transaction on the queue's database commits: a pgx.Tx, or on SQLite
@@ -237,35 +234,6 @@ func (q *Queue) behind(ctx context.Context, w *messagestore.StreamWrite, last *m
 	return Inserted{}, false, nil
 }
 
-// firstStands reports whether a write failed because one of its items was inserted before with
-// another date or other metadata. The first ones stay: firstStands sets them in the item, so that
-// the store recognises it.
-func (q *Queue) firstStands(ctx context.Context, writes []messagestore.StreamWrite, failure error) bool {
-	conflict, is := errors.AsType[*messagestore.IDConflictError](failure)
-	if !is {
-		return false
-	}
-	for _, w := range writes {
-		for i, body := range w.Bodies {
-			envelope, is := body.(messagestore.Envelope)
-			if !is || envelope.ID != conflict.ID || w.Stream != conflict.Stream {
-				continue
-			}
-			first := q.messageAt(ctx, conflict)
-			if first == nil {
-				return false
-			}
-			if same, err := isSame(body, first); !same || err != nil {
-				return false
-			}
-			envelope.Metadata = first.Metadata
-			w.Bodies[i] = envelope
-			return true
-		}
-	}
-	return false
-}
-
 // messageAt returns the message with an id, or nil.
 func (q *Queue) messageAt(ctx context.Context, at *messagestore.IDConflictError) *messagestore.Message {
 	for m, err := range q.store.ReadStream(ctx, at.Stream, at.Position) {
@@ -320,33 +288,6 @@ func duplicate(w messagestore.StreamWrite, first *messagestore.Message, name str
 	return Inserted{ID: first.ID, Stream: w.Stream, Position: first.GlobalPosition, Duplicate: true}, nil
 }
 
-// insertUnique writes an item unless another item has its name. If the last item with the name has
-// lost it, the write expects that item still to be the last one. So if two callers saw the same
-// item, only one gets the name.
-func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, opts *InsertOpts) (Inserted, error) {
-	if opts.UniqueUntil != UntilForgotten {
-		q.sayUnworked(ctx)
-	}
-	for {
-		written, met, err := q.store.TryWrite(ctx, w.Stream, w.Expected, w.Bodies...)
-		switch {
-		case err != nil && q.firstStands(ctx, []messagestore.StreamWrite{w}, err):
-			continue
-		case err != nil:
-			return Inserted{}, err
-		case met == nil:
-			return Inserted{ID: written.IDs[0], Stream: w.Stream, Position: written.GlobalPosition, Duplicate: written.Duplicate}, nil
-		}
-		last := met.Last[0]
-		if last == nil {
-			return Inserted{}, fmt.Errorf("unique key %.80q: %w, and no message was met", opts.Unique, messagestore.ErrVersionConflict)
-		}
-		if inserted, has, err := q.behind(ctx, &w, last, opts); has || err != nil {
-			return inserted, err
-		}
-	}
-}
-
 // envelopeOf returns the body of a write of [Queue.Write], with its ID.
 func envelopeOf(w messagestore.StreamWrite) messagestore.Envelope {
 	envelope, _ := w.Bodies[0].(messagestore.Envelope)
@@ -365,81 +306,224 @@ func isSame(body messagestore.Body, met *messagestore.Message) (bool, error) {
 	return err == nil && exactjson.Equal(data, met.Data), err
 }
 
-// InsertMany adds 1 to 1,000 items and returns where they were inserted. It writes them in steps of
-// up to 100 streams, each step as a whole. After an error it returns the items of the earlier
-// steps; inserting all of them again with the same IDs changes nothing. Use [Queue.Insert] for
-// items with Unique names.
+// InsertMany adds 1 to 1,000 items, and returns what became of each, in order. Items may have Unique
+// names. It writes the items in steps of up to 100 streams, each step as a whole.
+//
+// An item that is refused, by a [*KeyReusedError] or because its ID is recorded otherwise
+// ([messagestore.ErrIDConflict]), keeps no other item out. If a step fails, the items of earlier
+// steps are inserted; inserting all of them again with the same IDs or Unique names changes
+// nothing. [Inserted].Err has the error of each such item, and the first of them is returned too.
+// If an item is invalid, nothing is inserted, and there are no results.
 func (q *Queue) InsertMany(ctx context.Context, entries ...Entry) ([]Inserted, error) {
 	if err := q.use(); err != nil {
 		return nil, err
 	}
-	writes, at, err := q.writes(entries)
+	some, err := q.insertions(entries)
 	if err != nil {
 		return nil, q.fail("insert", err)
 	}
-	inserted := make([]Inserted, 0, len(entries))
 	all := make([]Inserted, len(entries))
-	done := make([]bool, len(entries))
-	for begin := 0; begin < len(writes); begin += messagestore.MaxWriteStreams {
-		end := min(begin+messagestore.MaxWriteStreams, len(writes))
-		written, err := q.store.WriteStreams(ctx, writes[begin:end]...)
-		for err != nil && q.firstStands(ctx, writes[begin:end], err) {
-			written, err = q.store.WriteStreams(ctx, writes[begin:end]...)
-		}
-		if err != nil {
-			for i, one := range all {
-				if done[i] {
-					inserted = append(inserted, one)
-				}
-			}
-			return inserted, q.fail("insert", err)
-		}
-		for n, w := range written {
-			for k, index := range at[begin+n] {
-				all[index] = Inserted{ID: w.IDs[k], Stream: w.Stream, Duplicate: w.Duplicate}
-				if k == len(w.IDs)-1 {
-					all[index].Position = w.GlobalPosition
-				}
-				done[index] = true
-			}
+	q.insert(ctx, some, all)
+	for i, one := range all {
+		if one.Err != nil && err == nil {
+			err = fmt.Errorf("item %d: %w", i, one.Err)
 		}
 	}
-	return all, nil
+	return all, q.fail("insert", err)
 }
 
-// writes gathers the items of each stream into one write, and returns the indexes of the entries in
-// each.
-func (q *Queue) writes(entries []Entry) (writes []messagestore.StreamWrite, at [][]int, err error) {
-	if len(entries) < 1 || len(entries) > queuing.MaxItems {
-		return nil, nil, messagestore.NewInvalidError("items", len(entries), fmt.Sprintf("must be between 1 and %d", queuing.MaxItems))
+// An insertion is the write of the items of one stream, in order: of one key, or one item.
+type insertion struct {
+	w    messagestore.StreamWrite
+	opts *InsertOpts
+	at   []int // the indexes of the items in the batch
+}
+
+func (one *insertion) unique() bool { return one.w.Expected != messagestore.AnyVersion }
+
+// drop takes an item out of the write.
+func (one *insertion) drop(k int) {
+	one.w.Bodies, one.at = slices.Delete(one.w.Bodies, k, k+1), slices.Delete(one.at, k, k+1)
+}
+
+// insertions gathers the items of each key.
+func (q *Queue) insertions(entries []Entry) (some []insertion, err error) {
+	if err := checkCount("items", len(entries), 1); err != nil {
+		return nil, err
 	}
 	by := map[messagestore.StreamName]int{}
 	ids := map[uuid.UUID]bool{}
 	for i, e := range entries {
-		w, err := q.Write(e.Body, e.Opts)
-		if err == nil && e.Opts != nil && e.Opts.Unique != "" {
-			err = messagestore.NewInvalidError("Unique", e.Opts.Unique, "must be empty in a batch: call Insert")
-		}
+		w, err := q.write(e.Body, e.Opts)
 		if err == nil && e.Opts != nil && e.Opts.ID != uuid.Nil && ids[e.Opts.ID] {
 			err = messagestore.NewInvalidError("ID", e.Opts.ID, "must not be on two items")
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("item %d: %w", i, err)
+			return nil, fmt.Errorf("item %d: %w", i, err)
 		}
 		if e.Opts != nil {
 			ids[e.Opts.ID] = true
 		}
-		n, ok := by[w.Stream]
-		if !ok {
-			n = len(writes)
-			by[w.Stream] = n
-			writes, at = append(writes, w), append(at, nil)
-		} else {
-			writes[n].Bodies = append(writes[n].Bodies, w.Bodies...)
+		if n, ok := by[w.Stream]; ok && w.Expected == messagestore.AnyVersion {
+			some[n].w.Bodies, some[n].at = append(some[n].w.Bodies, w.Bodies...), append(some[n].at, i)
+			continue
 		}
-		at[n] = append(at[n], i)
+		by[w.Stream] = len(some)
+		some = append(some, insertion{w, e.Opts, []int{i}})
 	}
-	return writes, at, nil
+	return some, nil
+}
+
+// insert writes insertions step by step, and sets the result of each item. After a failure of the
+// store it writes no more.
+func (q *Queue) insert(ctx context.Context, some []insertion, all []Inserted) {
+	for len(some) > 0 {
+		var step, rest []insertion
+		streams := map[messagestore.StreamName]bool{}
+		for _, one := range some {
+			if len(step) == messagestore.MaxWriteStreams || streams[one.w.Stream] { // the second of a unique name meets the first
+				rest = append(rest, one)
+				continue
+			}
+			streams[one.w.Stream] = true
+			step = append(step, one)
+		}
+		if some = rest; slices.ContainsFunc(step, func(one insertion) bool {
+			return one.opts != nil && one.opts.UniqueUntil != UntilForgotten
+		}) {
+			q.sayUnworked(ctx)
+		}
+		if left, err := q.insertStep(ctx, step, all); err != nil {
+			for _, one := range append(left, rest...) {
+				for _, i := range one.at {
+					all[i].Err = err
+				}
+			}
+			return
+		}
+	}
+}
+
+// insertStep writes one step. Items that are there already, or whose id or unique name another has,
+// are left out, and the rest is written again. It returns what was not written if the store fails.
+func (q *Queue) insertStep(ctx context.Context, step []insertion, all []Inserted) ([]insertion, error) {
+	for len(step) > 0 {
+		written, met, err := q.tryStep(ctx, step)
+		switch {
+		case err != nil:
+			err = q.passRecorded(ctx, step, all, err)
+		case met != nil:
+			err = q.passNamed(ctx, step, all, met)
+		default:
+			for n, w := range written {
+				q.inserted(ctx, step[n], w, all)
+			}
+			return nil, nil
+		}
+		if err != nil {
+			return step, err
+		}
+		step = slices.DeleteFunc(step, func(one insertion) bool { return len(one.at) == 0 })
+	}
+	return nil, nil
+}
+
+func (q *Queue) tryStep(ctx context.Context, step []insertion) ([]messagestore.Written, *messagestore.Conflict, error) {
+	writes := make([]messagestore.StreamWrite, len(step))
+	for i, one := range step {
+		writes[i] = one.w
+	}
+	if slices.ContainsFunc(step, func(one insertion) bool { return one.unique() }) {
+		return q.store.TryWriteStreams(ctx, writes...)
+	}
+	if len(writes) > 1 {
+		written, err := q.store.WriteStreams(ctx, writes...)
+		return written, nil, err
+	}
+	written, err := q.store.Write(ctx, writes[0].Stream, writes[0].Expected, writes[0].Bodies...)
+	return []messagestore.Written{written}, nil, err
+}
+
+// inserted sets the results of a stream's items.
+func (q *Queue) inserted(ctx context.Context, one insertion, w messagestore.Written, all []Inserted) {
+	positions := map[uuid.UUID]messagestore.GlobalPosition{}
+	if n := messagestore.Version(len(w.IDs)); n > 1 {
+		for m, err := range q.store.ReadStream(ctx, w.Stream, w.Version-n+1) {
+			if err != nil || m.Position >= w.Version {
+				break
+			}
+			positions[m.ID] = m.GlobalPosition
+		}
+	}
+	positions[w.IDs[len(w.IDs)-1]] = w.GlobalPosition
+	for k, i := range one.at {
+		all[i] = Inserted{ID: w.IDs[k], Stream: w.Stream, Position: positions[w.IDs[k]], Duplicate: w.Duplicate}
+	}
+}
+
+// passRecorded leaves out an item whose id is recorded. If it was inserted before, with whatever
+// date and metadata, it is a duplicate, and the first ones stay; otherwise it is refused. If the
+// failure is another, or the message cannot be read, passRecorded returns the failure.
+func (q *Queue) passRecorded(ctx context.Context, step []insertion, all []Inserted, failure error) error {
+	conflict, is := errors.AsType[*messagestore.IDConflictError](failure)
+	if !is {
+		return failure
+	}
+	for n := range step {
+		one := &step[n]
+		k := slices.IndexFunc(one.w.Bodies, func(body messagestore.Body) bool {
+			envelope, is := body.(messagestore.Envelope)
+			return is && envelope.ID == conflict.ID
+		})
+		if k < 0 {
+			continue
+		}
+		result := Inserted{ID: conflict.ID, Stream: one.w.Stream, Err: failure}
+		if conflict.Stream == one.w.Stream {
+			first := q.messageAt(ctx, conflict)
+			if first == nil {
+				return failure
+			}
+			if same, err := isSame(one.w.Bodies[k], first); same && err == nil {
+				result = Inserted{ID: first.ID, Stream: first.Stream, Position: first.GlobalPosition, Duplicate: true}
+			}
+		}
+		all[one.at[k]] = result
+		one.drop(k)
+		return nil
+	}
+	return failure
+}
+
+// passNamed leaves out the items whose unique names others have. If the last item with the name has
+// lost it, the next write expects that item still to be the last one. So if two callers saw the
+// same item, only one gets the name.
+func (q *Queue) passNamed(ctx context.Context, step []insertion, all []Inserted, met *messagestore.Conflict) error {
+	passed := false
+	for n := range step {
+		one, last := &step[n], met.Last[n]
+		switch {
+		case !one.unique() || last == nil && one.w.Expected == messagestore.NoStream || last != nil && one.w.Expected == last.Position:
+			continue
+		case last == nil: // it was removed meanwhile
+			one.w.Expected = messagestore.NoStream
+		default:
+			inserted, has, err := q.behind(ctx, &one.w, last, one.opts)
+			if _, reused := errors.AsType[*KeyReusedError](err); err != nil && !reused {
+				return err
+			}
+			if has {
+				inserted.Err = err
+				all[one.at[0]] = inserted
+				one.drop(0)
+			}
+		}
+		passed = true
+	}
+	if !passed {
+		return fmt.Errorf("a unique name: %w, and no message was met", messagestore.ErrVersionConflict)
+	}
+	return nil
 }
 
 // Write returns the write of an item, for you to write together with others: in

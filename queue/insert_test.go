@@ -42,6 +42,7 @@ func TestManyItemsAreInsertedOnce(t *testing.T) {
 			require.True(t, again[i].Duplicate)
 			require.Equal(t, inserted[i].Stream, again[i].Stream)
 			require.Equal(t, inserted[i].Position, again[i].Position)
+			require.Equal(t, inserted[i].ID, item(t, q, again[i].Position).Message.ID)
 		}
 		last, n := map[string]int{}, 0
 		for {
@@ -63,6 +64,105 @@ func TestManyItemsAreInsertedOnce(t *testing.T) {
 		}
 		require.Equal(t, len(items), n)
 	})
+}
+
+// What is refused or there already keeps nothing else out.
+func TestABatchTellsWhatBecameOfEachItem(t *testing.T) {
+	t.Parallel()
+	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
+		ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New(), uuid.New()}
+		a := insert(t, q, Send{To: "a"}, &queue.InsertOpts{ID: ids[0], ScheduledAt: time.Now().Add(-time.Hour)})
+		k := insert(t, q, Send{To: "k"}, &queue.InsertOpts{ID: ids[1], Key: "k"})
+		insert(t, q, Send{To: "k", N: 1}, &queue.InsertOpts{ID: ids[3], Key: "k"})
+		u := insert(t, q, Send{To: "u"}, &queue.InsertOpts{Unique: "u"})
+		v := insert(t, q, Send{To: "v"}, &queue.InsertOpts{Unique: "v", UniqueUntil: queue.UntilFinished})
+		testkit.Do(q.Cancel(t.Context(), "", v.Position))(t)
+		batch := []struct {
+			body    Send
+			opts    *queue.InsertOpts
+			outcome string
+			at      messagestore.GlobalPosition
+		}{
+			{Send{To: "new"}, nil, "written", 0},
+			{Send{To: "a"}, &queue.InsertOpts{ID: ids[0]}, "duplicate", a.Position}, // without its date
+			{Send{To: "k", N: 7}, &queue.InsertOpts{ID: ids[2], Key: "k"}, "written", 0},
+			{Send{To: "k"}, &queue.InsertOpts{ID: ids[1], Key: "k"}, "duplicate", k.Position},
+			{Send{To: "k", N: 8}, &queue.InsertOpts{Key: "k"}, "written", 0},
+			{Send{To: "u"}, &queue.InsertOpts{Unique: "u"}, "duplicate", u.Position},
+			{Send{To: "u", N: 2}, &queue.InsertOpts{Unique: "u"}, "reused", 0},
+			{Send{To: "v"}, &queue.InsertOpts{Unique: "v", UniqueUntil: queue.UntilFinished}, "written", 0}, // the name is free again
+			{Send{To: "w"}, &queue.InsertOpts{Unique: "w"}, "written", 0},
+			{Send{To: "w"}, &queue.InsertOpts{Unique: "w"}, "duplicate", 0}, // of the one before
+			{Send{To: "w", N: 2}, &queue.InsertOpts{Unique: "w"}, "reused", 0},
+			{Send{To: "x"}, &queue.InsertOpts{ID: v.ID, Key: "other"}, "conflict", 0},
+			{Send{To: "k", N: 9}, &queue.InsertOpts{ID: ids[3], Key: "k"}, "conflict", 0},
+			{Send{To: "new too"}, nil, "written", 0},
+		}
+		var entries []queue.Entry
+		for _, one := range batch {
+			entries = append(entries, queue.Entry{Body: one.body, Opts: one.opts})
+		}
+
+		all, err := q.InsertMany(t.Context(), entries...)
+
+		require.Error(t, err, "the first that was refused")
+		require.Len(t, all, len(batch))
+		met := map[messagestore.GlobalPosition]int{}
+		for i, one := range batch {
+			got := all[i]
+			switch one.outcome {
+			case "written", "duplicate":
+				require.NoError(t, got.Err, "%d", i)
+				require.Equal(t, one.outcome == "duplicate", got.Duplicate, "%d", i)
+				body := testkit.Must(messagestore.Decode[Send](item(t, q, got.Position).Message))
+				require.Equal(t, one.body, body, "%d", i)
+				met[got.Position]++
+			case "reused":
+				require.Positive(t, testkit.As[*queue.KeyReusedError](t, got.Err).Met.GlobalPosition)
+			case "conflict":
+				require.ErrorIs(t, got.Err, messagestore.ErrIDConflict)
+			}
+			if one.at != 0 {
+				require.Equal(t, one.at, got.Position, "%d", i)
+			}
+		}
+		require.Equal(t, 2, met[all[8].Position], "the item of the name w and its duplicate")
+		require.Less(t, all[2].Position, all[4].Position, "in the order of their key")
+	})
+}
+
+// failing fails the write of the item z.
+type failing struct{ *memory.Driver }
+
+func (d failing) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	for _, a := range appends {
+		if string(a.Records[0].Data) == `{"to":"z"}` {
+			return nil, errAway
+		}
+	}
+	return d.Driver.AppendAll(ctx, appends)
+}
+
+// What a failure of the store kept out is told, and so is what is inserted.
+func TestABatchThatFailsTellsWhatIsInserted(t *testing.T) {
+	t.Parallel()
+	q := testkit.Must(queue.New(testkit.Must(messagestore.New(failing{memory.New()}, nil)), "mail", nil))
+	var entries []queue.Entry
+	for n := range 300 {
+		to := "ann"
+		if n == 150 {
+			to = "z"
+		}
+		entries = append(entries, queue.Entry{Body: Send{To: to}})
+	}
+
+	all, err := q.InsertMany(t.Context(), entries...)
+
+	require.ErrorIs(t, err, errAway)
+	for i, one := range all {
+		require.Equal(t, i < 100, one.Err == nil, "%d", i)
+		require.Equal(t, i < 100, one.Position > 0, "%d", i)
+	}
 }
 
 // An item goes beside other writes: all, or nothing.

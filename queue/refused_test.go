@@ -146,11 +146,14 @@ func TestHostileItemsAreRefused(t *testing.T) {
 			"too many": {many(1001, Send{}, nil), "items", "1 and 1000"},
 			"17 MiB":   {many(18, big, nil), "batch", "bytes"},
 			"an id":    {many(2, Send{}, &queue.InsertOpts{ID: id}), "ID", "must not be on two items"},
-			"unique":   {many(1, Send{}, &queue.InsertOpts{Unique: "a"}), "Unique", "call Insert"},
+			"until":    {many(1, Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: 3}), "UniqueUntil", "must be UntilForgotten"},
 		} {
 			inserted, err := q.InsertMany(t.Context(), test.items...)
 			requireInvalid(t, what, err, test.field, test.rule)
-			require.Empty(t, inserted)
+			for _, one := range inserted {
+				require.ErrorIs(t, one.Err, messagestore.ErrInvalid, what)
+				require.Zero(t, one.Position)
+			}
 		}
 		end, err := testkit.Must(messagestore.New(driver, nil)).End(t.Context(), "mail")
 		require.NoError(t, err)
