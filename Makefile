@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-LINT = "$$(GOWORK=off go tool -modfile=$(CURDIR)/tools/go.mod -n golangci-lint)"
+LINT = $$(GOWORK=off go tool -modfile=$(CURDIR)/tools/go.mod -n golangci-lint)
 ACCOUNT = go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$$ORDERS")
 PAYMENTS = go run ./examples/payments/cmd/payments demo $(if $(ORDERS),--orders "$$ORDERS")
 STANDING = go run ./examples/standing/cmd/standing demo $(if $(ORDERS),--orders "$$ORDERS")
