@@ -54,6 +54,7 @@ type docs struct {
 
 func main() {
 	measure.RunChild()
+	server.RunService()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and the kernel the servers
 	var c commands

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -75,6 +76,8 @@ func fail(err error) error {
 		return connect.NewError(connect.CodeInvalidArgument, err)
 	case errors.Is(err, messagestore.ErrNotFound):
 		return connect.NewError(connect.CodeNotFound, err)
+	case errors.Is(err, messagestore.ErrIDConflict):
+		return connect.NewError(connect.CodeAlreadyExists, errors.New("the id is there, with other content"))
 	case errors.Is(err, queue.ErrRemoved), errors.Is(err, intent.ErrDone), errors.Is(err, messagestore.ErrDeleted),
 		errors.Is(err, queue.ErrTooManyQueues), errors.Is(err, messagestore.ErrNotPermitted):
 		return connect.NewError(connect.CodeFailedPrecondition, err)
@@ -86,6 +89,9 @@ func fail(err error) error {
 		return connect.NewError(connect.CodeCanceled, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return connect.NewError(connect.CodeDeadlineExceeded, err)
+	}
+	if waiting.Lasts(err) { // the same call would fail again
+		return connect.NewError(connect.CodeInternal, err)
 	}
 	return newError(connect.CodeUnavailable, reasonStore, err)
 }

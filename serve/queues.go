@@ -87,44 +87,35 @@ func (h queues) Produce(ctx context.Context, r *v1.ProduceRequest) (*v1.ProduceR
 
 // insert inserts items, and says of each what became of it.
 func (h queues) insert(ctx context.Context, q *servedQueue, entries []queue.Entry) (*v1.ProduceResponse, error) {
-	res := &v1.ProduceResponse{Items: make([]*v1.Produced, len(entries))}
-	var (
-		many []queue.Entry
-		at   []int
-	)
-	for i, e := range entries {
-		if e.Opts.Unique == "" && e.Opts.Key == "" {
-			many, at = append(many, e), append(at, i)
-			continue
-		}
-		in, err := q.Insert(ctx, e.Body, e.Opts)
-		if reused, ok := errors.AsType[*queue.KeyReusedError](err); ok {
-			res.Items[i] = &v1.Produced{Outcome: v1.ProduceOutcome_PRODUCE_OUTCOME_KEY_REUSED, Id: reused.Met.ID.String(), Position: int64(reused.Met.GlobalPosition)}
-			continue
-		}
-		if err != nil {
-			return nil, fail(err)
-		}
+	all, err := q.InsertMany(ctx, entries...)
+	res := &v1.ProduceResponse{Items: make([]*v1.Produced, len(all))}
+	for i, in := range all {
 		res.Items[i] = producedOf(in)
+		if res.Items[i] == nil { // it is not known of this one
+			return nil, fail(in.Err)
+		}
 	}
-	if len(many) > 0 {
-		all, err := q.InsertMany(ctx, many...)
-		if err != nil {
-			return nil, fail(err)
-		}
-		for i, in := range all {
-			res.Items[at[i]] = producedOf(in)
-		}
+	if err != nil && len(all) == 0 {
+		return nil, fail(err)
 	}
 	return res, nil
 }
 
+// producedOf returns the outcome of an item, or nil if it is not known.
 func producedOf(in queue.Inserted) *v1.Produced {
-	outcome := v1.ProduceOutcome_PRODUCE_OUTCOME_WRITTEN
-	if in.Duplicate {
-		outcome = v1.ProduceOutcome_PRODUCE_OUTCOME_DUPLICATE
+	out := &v1.Produced{Outcome: v1.ProduceOutcome_PRODUCE_OUTCOME_WRITTEN, Id: in.ID.String(), Position: int64(in.Position)}
+	reused, isReused := errors.AsType[*queue.KeyReusedError](in.Err)
+	switch {
+	case isReused:
+		out.Outcome, out.Id, out.Position = v1.ProduceOutcome_PRODUCE_OUTCOME_KEY_REUSED, reused.Met.ID.String(), int64(reused.Met.GlobalPosition)
+	case errors.Is(in.Err, messagestore.ErrIDConflict):
+		out.Outcome, out.Position = v1.ProduceOutcome_PRODUCE_OUTCOME_ID_CONFLICT, 0
+	case in.Err != nil:
+		return nil
+	case in.Duplicate:
+		out.Outcome = v1.ProduceOutcome_PRODUCE_OUTCOME_DUPLICATE
 	}
-	return &v1.Produced{Outcome: outcome, Id: in.ID.String(), Position: int64(in.Position)}
+	return out
 }
 
 // Receive settles deliveries and reserves items.
@@ -389,7 +380,7 @@ func (h queues) GetQueue(ctx context.Context, r *v1.GetQueueRequest) (*v1.GetQue
 		return nil, fail(err)
 	}
 	res := &v1.GetQueueResponse{
-		Paused: s.Paused, Waiting: s.Waiting, Out: s.Out, Later: s.Later, Held: s.Held, Dead: s.Dead, Finished: s.Finished, Sessions: s.Sessions, WaitingReceives: q.waiting.Load(),
+		Paused: s.Paused, Waiting: s.Waiting, Out: s.Out, Later: s.Later, Held: s.Held, Dead: s.Dead, Finished: s.Finished, Sessions: s.Sessions, WaitingReceives: q.waiting.Load(), Partial: s.Partial,
 	}
 	if !s.Oldest.IsZero() {
 		res.OldestTime = timestamppb.New(s.Oldest)

@@ -14,7 +14,7 @@ const (
 func All() []measure.Case {
 	var all []measure.Case
 	for _, kind := range []func() []measure.Case{
-		Write, Streams, Processes, Reserve, Intent, Inbox, Saga, Readers, WakeUp, Queue, Relay, Account, SQLite,
+		Write, Streams, Processes, Reserve, Intent, Inbox, Saga, Readers, WakeUp, Queue, Relay, Serve, Account, SQLite,
 	} {
 		all = append(all, kind()...)
 	}

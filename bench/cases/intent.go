@@ -207,6 +207,11 @@ func (w intentWork) run(ctx context.Context, cell *measure.Cell, open openIntent
 	if err != nil {
 		return err
 	}
+	if s, ok := s.(*servedIntents); ok {
+		if err := s.mark(); err != nil {
+			return err
+		}
+	}
 	random, turns := randoms(cell, callers), make([]int, callers)
 	session := func(caller int) string { return fmt.Sprint("caller", caller) }
 	done, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) {
@@ -259,6 +264,9 @@ func (w intentWork) check(ctx context.Context, cell *measure.Cell, s intentStore
 		want = done
 	}
 	err = cell.Check("intents", intents, want)
+	if s, ok := s.(*servedIntents); ok {
+		return errors.Join(err, s.spent(done))
+	}
 	d, ok := s.(*dibsIntents)
 	switch {
 	case ok && w.name == "extend":

@@ -218,6 +218,11 @@ func insertedOnce(f *fixture) {
 	require.Equal(f, v1.ProduceOutcome_PRODUCE_OUTCOME_DUPLICATE, again.GetOutcome())
 	require.Equal(f, first.GetPosition(), again.GetPosition())
 
+	other := &v1.NewItem{Id: item.GetId(), Type: "Send", DataJson: `{"n":99}`}
+	both := call(f, f.Queues.Produce, &v1.ProduceRequest{Queue: f.queue(), Items: []*v1.NewItem{other, {Id: uuid.NewString(), Type: "Send", DataJson: `{"n":4}`}}}).GetItems()
+	require.Equal(f, v1.ProduceOutcome_PRODUCE_OUTCOME_ID_CONFLICT, both[0].GetOutcome())
+	require.Equal(f, v1.ProduceOutcome_PRODUCE_OUTCOME_WRITTEN, both[1].GetOutcome(), "it keeps no other out")
+
 	unique := func(data string) *v1.NewItem {
 		return &v1.NewItem{Id: uuid.NewString(), Type: "Send", DataJson: data, Unique: "report 2026-11"}
 	}
@@ -234,7 +239,7 @@ func insertedOnce(f *fixture) {
 	}, outcomes)
 	require.Equal(f, named.GetPosition(), all[1].GetPosition())
 	require.Equal(f, named.GetId(), all[1].GetId())
-	require.Len(f, f.receive(10, patience), 4)
+	require.Len(f, f.receive(10, patience), 5)
 }
 
 func getItemWaits(f *fixture) {

@@ -38,6 +38,11 @@ func (d *run) Verdict(ctx context.Context, r *demo.Run, b *demo.Books) (string, 
 		b.Copy(ctx, db, "head", "select distinct on (queue) taken from "+schema+"queue_heads order by queue, version desc")
 		b.Copy(ctx, db, "log", "select what::text what from "+schema+"queue_log")
 	}
+	return d.judge(b)
+}
+
+// judge compares the books, which have the store's messages, its queue and its log.
+func (d *run) judge(b *demo.Books) (string, error) {
 	demo.Add(b, "planned", d.orders)
 	demo.Add(b, "reason", reasons)
 	b.Exec(views)

@@ -83,6 +83,7 @@ const (
 	ProduceOutcome_PRODUCE_OUTCOME_WRITTEN     ProduceOutcome = 1
 	ProduceOutcome_PRODUCE_OUTCOME_DUPLICATE   ProduceOutcome = 2 // the id or the unique name is there, with the same content
 	ProduceOutcome_PRODUCE_OUTCOME_KEY_REUSED  ProduceOutcome = 3 // the unique name is there, with other content: nothing was written
+	ProduceOutcome_PRODUCE_OUTCOME_ID_CONFLICT ProduceOutcome = 4 // the id is there, with other content: nothing was written
 )
 
 // Enum value maps for ProduceOutcome.
@@ -92,12 +93,14 @@ var (
 		1: "PRODUCE_OUTCOME_WRITTEN",
 		2: "PRODUCE_OUTCOME_DUPLICATE",
 		3: "PRODUCE_OUTCOME_KEY_REUSED",
+		4: "PRODUCE_OUTCOME_ID_CONFLICT",
 	}
 	ProduceOutcome_value = map[string]int32{
 		"PRODUCE_OUTCOME_UNSPECIFIED": 0,
 		"PRODUCE_OUTCOME_WRITTEN":     1,
 		"PRODUCE_OUTCOME_DUPLICATE":   2,
 		"PRODUCE_OUTCOME_KEY_REUSED":  3,
+		"PRODUCE_OUTCOME_ID_CONFLICT": 4,
 	}
 )
 
@@ -1525,7 +1528,7 @@ func (x *GetQueueRequest) GetQueue() *QueueName {
 	return nil
 }
 
-// Counts stop at 10,000: that number says that there may be more.
+// The counts are of the first 10,000 items that are not finished.
 type GetQueueResponse struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Paused          bool                   `protobuf:"varint,1,opt,name=paused,proto3" json:"paused,omitempty"`
@@ -1538,6 +1541,7 @@ type GetQueueResponse struct {
 	OldestTime      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=oldest_time,json=oldestTime,proto3" json:"oldest_time,omitempty"`                  // of the oldest item that is not finished
 	Sessions        int64                  `protobuf:"varint,9,opt,name=sessions,proto3" json:"sessions,omitempty"`                                       // that have items out, or stand in the line
 	WaitingReceives int32                  `protobuf:"varint,10,opt,name=waiting_receives,json=waitingReceives,proto3" json:"waiting_receives,omitempty"` // of this server
+	Partial         bool                   `protobuf:"varint,11,opt,name=partial,proto3" json:"partial,omitempty"`                                        // there are 10,000 or more
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1640,6 +1644,13 @@ func (x *GetQueueResponse) GetWaitingReceives() int32 {
 		return x.WaitingReceives
 	}
 	return 0
+}
+
+func (x *GetQueueResponse) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
 }
 
 // The item is finished.
@@ -1929,7 +1940,7 @@ const file_dibs_v1_queue_proto_rawDesc = "" +
 	"\x05items\x18\x01 \x03(\v2\r.dibs.v1.ItemR\x05items\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\";\n" +
 	"\x0fGetQueueRequest\x12(\n" +
-	"\x05queue\x18\x01 \x01(\v2\x12.dibs.v1.QueueNameR\x05queue\"\xb4\x02\n" +
+	"\x05queue\x18\x01 \x01(\v2\x12.dibs.v1.QueueNameR\x05queue\"\xce\x02\n" +
 	"\x10GetQueueResponse\x12\x16\n" +
 	"\x06paused\x18\x01 \x01(\bR\x06paused\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\bR\awaiting\x12\x10\n" +
@@ -1942,17 +1953,19 @@ const file_dibs_v1_queue_proto_rawDesc = "" +
 	"oldestTime\x12\x1a\n" +
 	"\bsessions\x18\t \x01(\x03R\bsessions\x12)\n" +
 	"\x10waiting_receives\x18\n" +
-	" \x01(\x05R\x0fwaitingReceives*~\n" +
+	" \x01(\x05R\x0fwaitingReceives\x12\x18\n" +
+	"\apartial\x18\v \x01(\bR\apartial*~\n" +
 	"\vUniqueUntil\x12\x1c\n" +
 	"\x18UNIQUE_UNTIL_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16UNIQUE_UNTIL_FORGOTTEN\x10\x01\x12\x19\n" +
 	"\x15UNIQUE_UNTIL_FINISHED\x10\x02\x12\x1a\n" +
-	"\x16UNIQUE_UNTIL_DELIVERED\x10\x03*\x8d\x01\n" +
+	"\x16UNIQUE_UNTIL_DELIVERED\x10\x03*\xae\x01\n" +
 	"\x0eProduceOutcome\x12\x1f\n" +
 	"\x1bPRODUCE_OUTCOME_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17PRODUCE_OUTCOME_WRITTEN\x10\x01\x12\x1d\n" +
 	"\x19PRODUCE_OUTCOME_DUPLICATE\x10\x02\x12\x1e\n" +
-	"\x1aPRODUCE_OUTCOME_KEY_REUSED\x10\x03*q\n" +
+	"\x1aPRODUCE_OUTCOME_KEY_REUSED\x10\x03\x12\x1f\n" +
+	"\x1bPRODUCE_OUTCOME_ID_CONFLICT\x10\x04*q\n" +
 	"\x11SettlementOutcome\x12\"\n" +
 	"\x1eSETTLEMENT_OUTCOME_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17SETTLEMENT_OUTCOME_DONE\x10\x01\x12\x1b\n" +

@@ -700,7 +700,7 @@ export declare type GetQueueRequest = Message<"dibs.v1.GetQueueRequest"> & {
 export declare const GetQueueRequestSchema: GenMessage<GetQueueRequest>;
 
 /**
- * Counts stop at 10,000: that number says that there may be more.
+ * The counts are of the first 10,000 items that are not finished.
  *
  * @generated from message dibs.v1.GetQueueResponse
  */
@@ -762,6 +762,13 @@ export declare type GetQueueResponse = Message<"dibs.v1.GetQueueResponse"> & {
    * @generated from field: int32 waiting_receives = 10;
    */
   waitingReceives: number;
+
+  /**
+   * there are 10,000 or more
+   *
+   * @generated from field: bool partial = 11;
+   */
+  partial: boolean;
 };
 
 /**
@@ -837,6 +844,13 @@ export enum ProduceOutcome {
    * @generated from enum value: PRODUCE_OUTCOME_KEY_REUSED = 3;
    */
   KEY_REUSED = 3,
+
+  /**
+   * the id is there, with other content: nothing was written
+   *
+   * @generated from enum value: PRODUCE_OUTCOME_ID_CONFLICT = 4;
+   */
+  ID_CONFLICT = 4,
 }
 
 /**
