@@ -18,6 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	measure.RunChild() // cells start this program
+	server.RunService()
 	goleak.VerifyTestMain(m)
 }
 

@@ -40,7 +40,10 @@ func (jsonCodec) Unmarshal(data []byte, v any) error {
 	if len(data) == 0 {
 		return fmt.Errorf("the body must be a JSON object")
 	}
-	return protojson.Unmarshal(data, m)
+	if err := protojson.Unmarshal(data, m); err != nil { // which may quote a whole value
+		return fmt.Errorf("%.300s", err.Error())
+	}
+	return nil
 }
 
 // IsBinary reports that JSON is text.

@@ -70,7 +70,7 @@ func fail(err error) error {
 		return newError(connect.CodeUnavailable, reasonUnknown, err)
 	case errors.As(err, &refused):
 		return newError(connect.CodeInvalidArgument, "", err, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{
-			Field: strings.ReplaceAll(refused.Field, " ", "_"), Description: refused.Rule + ": " + refused.Value,
+			Field: fieldOf(refused.Field), Description: refused.Rule + ": " + refused.Value,
 		}}})
 	case errors.Is(err, messagestore.ErrInvalid):
 		return connect.NewError(connect.CodeInvalidArgument, err)
@@ -94,4 +94,20 @@ func fail(err error) error {
 		return connect.NewError(connect.CodeInternal, err)
 	}
 	return newError(connect.CodeUnavailable, reasonStore, err)
+}
+
+// wireNames are the fields of the .proto files by the names that they have in the library.
+var wireNames = map[string]string{
+	"TTL": "ttl", "Wait": "max_wait", "VisibilityTimeout": "visibility_timeout", "content": "content_json", "result": "result_json", "data": "data_json", "metadata": "metadata_json",
+	"stream name": "stream", "category name": "category", "queue name": "queue.queue", "Name": "queue.queue", "fencing token": "lease.fencing_token", "session": "session_id",
+	"ID": "id", "Key": "key", "Unique": "unique", "UniqueUntil": "unique_until", "ScheduledAt": "schedule_time", "message type": "type",
+	"MaxFailures": "policy.max_failures", "MaxOut": "policy.max_out", "Rate": "policy.rate", "Burst": "policy.burst",
+}
+
+// fieldOf returns the name that a field of the library has in the .proto files.
+func fieldOf(name string) string {
+	if wire, ok := wireNames[name]; ok {
+		return wire
+	}
+	return strings.ReplaceAll(name, " ", "_")
 }

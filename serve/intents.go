@@ -25,9 +25,16 @@ type intents struct{ s *Server }
 // one of the library's.
 const maxSession = 100
 
-// ofIntents reports whether a category is of intents. StoreService writes there only for operators,
-// so that nobody ends the lease of another key.
 func ofIntents(c messagestore.Category) bool { return slices.Contains(c.Types(), "intent") }
+
+// onIntents returns the right that StoreService needs: in a category of intents it shows the
+// sessions of all keys, and could end their leases.
+func onIntents(right Right, c messagestore.Category) Right {
+	if ofIntents(c) {
+		return Operate
+	}
+	return right
+}
 
 // named returns the intents of a category if the caller has a right there.
 func (h intents) named(ctx context.Context, right Right, category string) (*intent.Manager, *caller, error) {
@@ -50,6 +57,9 @@ func (h intents) Reserve(ctx context.Context, r *v1.ReserveRequest) (*v1.Reserve
 	}
 	if n := len(r.GetSessionId()); n < 1 || n > maxSession {
 		return nil, invalid("session_id", r.GetSessionId(), fmt.Sprintf("must be 1 to %d bytes that the client makes, and sends again with a repeated call", maxSession))
+	}
+	if r.GetContentJson() == "" {
+		return nil, invalid("content_json", "", "must be JSON: the request, or its key if there is nothing else")
 	}
 	if r.GetTtl().AsDuration() < 0 {
 		return nil, invalid("ttl", r.GetTtl().AsDuration(), "must not be negative")

@@ -168,10 +168,17 @@ func TestSessionsBelongToTheirKey(t *testing.T) {
 		require.Equal(t, v1.LeaseOutcome_LEASE_OUTCOME_LOST, confirmed.GetOutcome())
 	}
 	// Nor does a write to the intent's stream get around that.
-	last, err := as(t, url, bob).Store.GetLast(t.Context(), &v1.GetLastRequest{Stream: "pay:intent-k"})
+	stream := "pay:intent-k"
+	_, err = as(t, url, bob).Store.GetLast(t.Context(), &v1.GetLastRequest{Stream: stream})
+	requireCode(t, connect.CodePermissionDenied, err)
+	_, err = as(t, url, bob).Store.ReadStream(t.Context(), &v1.ReadStreamRequest{Stream: stream})
+	requireCode(t, connect.CodePermissionDenied, err)
+	follow, err := as(t, url, bob).Store.FollowCategory(t.Context(), &v1.FollowCategoryRequest{Category: "pay:intent"})
 	require.NoError(t, err)
+	require.False(t, follow.Receive())
+	requireCode(t, connect.CodePermissionDenied, follow.Err())
 	_, err = as(t, url, bob).Store.Write(t.Context(), &v1.WriteRequest{Writes: []*v1.StreamWrite{{
-		Stream: "pay:intent-k", ExpectedVersion: proto.Int64(0), Messages: []*v1.NewMessage{{Id: uuid.NewString(), Type: "Confirmed", DataJson: last.GetMessage().GetDataJson()}},
+		Stream: stream, ExpectedVersion: proto.Int64(0), Messages: []*v1.NewMessage{{Id: uuid.NewString(), Type: "Confirmed", DataJson: `{}`}},
 	}}})
 	requireCode(t, connect.CodePermissionDenied, err)
 
@@ -204,6 +211,56 @@ func TestReceivesBelongToTheirKey(t *testing.T) {
 	got, err = as(t, url, ann).Queues.Receive(t.Context(), r)
 	require.NoError(t, err)
 	require.Len(t, got.GetDeliveries(), 1)
+}
+
+// Nobody takes the name of a queue in another's category, by which its owner could receive nothing
+// more.
+func TestNamesOfQueuesBelongToCategories(t *testing.T) {
+	t.Parallel()
+	store := open(t)
+	other := addKey(t, store, serve.Key{ID: "other", Categories: []string{"other"}, Right: serve.Write})
+	owner := addKey(t, store, serve.Key{ID: "owner", Categories: []string{"mail"}, Right: serve.Write})
+	url := start(t, store, &serve.Config{Keys: follow(t, store)})
+	receive := func(key, category, name string) error {
+		_, err := as(t, url, key).Queues.Receive(t.Context(), &v1.ReceiveRequest{Queue: &v1.QueueName{Category: category, Queue: name}, ReceiveId: uuid.NewString()})
+		return err
+	}
+	requireCode(t, connect.CodePermissionDenied, receive(other, "other", "mail"))
+	requireCode(t, connect.CodePermissionDenied, receive(other, "other", "jobs"))
+	requireCode(t, connect.CodePermissionDenied, receive(other, "other", "mail.audit"))
+	for _, name := range []string{"", "other", "other:slow", "other.audit"} {
+		require.NoError(t, receive(other, "other", name), name)
+	}
+	require.NoError(t, receive(owner, "mail", ""))
+}
+
+// The fields that an error names are those of the request.
+func TestErrorsNameFields(t *testing.T) {
+	t.Parallel()
+	s := servetest.Connect(h2c(t), start(t, open(t), nil), connect.WithGRPC())
+	_, err := s.Intents.Reserve(t.Context(), &v1.ReserveRequest{Name: &v1.IntentName{Category: "pay:intent", Key: "k"}, SessionId: "s", ContentJson: `1`, Ttl: durationpb.New(25 * time.Hour)})
+	require.Equal(t, "ttl", fieldIn(t, err))
+	_, err = s.Intents.Reserve(t.Context(), &v1.ReserveRequest{Name: &v1.IntentName{Category: "pay:intent", Key: "k"}, SessionId: "s"})
+	require.Equal(t, "content_json", fieldIn(t, err))
+	_, err = s.Admin.SetQueuePolicy(t.Context(), &v1.SetQueuePolicyRequest{Queue: &v1.QueueName{Category: "mail"}, Policy: &v1.QueuePolicy{MaxFailures: -1}})
+	require.Equal(t, "policy.max_failures", fieldIn(t, err))
+	_, err = s.Store.Write(t.Context(), &v1.WriteRequest{Writes: []*v1.StreamWrite{{Stream: "a-1"}}})
+	require.Equal(t, "writes[0].expected_version", fieldIn(t, err))
+}
+
+func fieldIn(t *testing.T, err error) string {
+	t.Helper()
+	coded := new(connect.Error)
+	require.ErrorAs(t, err, &coded)
+	for _, d := range coded.Details() {
+		if v, err := d.Value(); err == nil {
+			if bad, ok := v.(*errdetails.BadRequest); ok {
+				return bad.GetFieldViolations()[0].GetField()
+			}
+		}
+	}
+	t.Fatalf("no BadRequest in %v", err)
+	return ""
 }
 
 // A revocation holds on every server, and ends what waits.

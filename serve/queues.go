@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -32,6 +34,10 @@ func (h queues) named(ctx context.Context, right Right, n *v1.QueueName) (*serve
 	name := queueName{n.GetQueue(), messagestore.Category(n.GetCategory())}
 	if name.name == "" {
 		name.name = n.GetCategory()
+	}
+	// The names of queues are those of the whole store, so nobody takes one of another's category.
+	if of, _, _ := strings.Cut(name.name, "."); !c.may(right, messagestore.Category(of)) {
+		return nil, nil, connect.NewError(connect.CodePermissionDenied, errors.New("the key has no right to a queue of this name: it must begin with a category of the key"))
 	}
 	q, err := h.s.queue(name)
 	return q, c, fail(err)

@@ -73,11 +73,7 @@ func writesOf(ctx context.Context, all []*v1.StreamWrite) ([]messagestore.Stream
 		if err := stream.Validate(); err != nil {
 			return nil, fail(err)
 		}
-		right := Write
-		if ofIntents(stream.Category()) {
-			right = Operate
-		}
-		if _, err := allow(ctx, right, stream.Category()); err != nil {
+		if _, err := allow(ctx, onIntents(Write, stream.Category()), stream.Category()); err != nil {
 			return nil, err
 		}
 		if w.ExpectedVersion == nil {
@@ -164,7 +160,7 @@ func readable(ctx context.Context, name string) (messagestore.StreamName, error)
 	if err := stream.Validate(); err != nil {
 		return "", fail(err)
 	}
-	_, err := allow(ctx, Read, stream.Category())
+	_, err := allow(ctx, onIntents(Read, stream.Category()), stream.Category())
 	return stream, err
 }
 
@@ -218,7 +214,7 @@ const followSilence = 15 * time.Second
 // one page.
 func (h stores) FollowCategory(ctx context.Context, r *v1.FollowCategoryRequest, out *connect.ServerStream[v1.FollowCategoryResponse]) error {
 	category := messagestore.Category(r.GetCategory())
-	if _, err := allow(ctx, Read, category); err != nil {
+	if _, err := allow(ctx, onIntents(Read, category), category); err != nil {
 		return err
 	}
 	if r.GetFromPosition() < 0 {
