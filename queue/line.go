@@ -190,6 +190,37 @@ func (a *asking) receive(ctx context.Context, wait time.Duration) ([]queuing.Tak
 	}
 }
 
+// takeTimeout bounds a take whose caller has gone.
+const takeTimeout = 15 * time.Second
+
+// takeOrLeave makes one call of the store. If ctx ends, it reports that its caller is gone, but it
+// does not cut the call off: a take that was cut off may still reserve items, after they were given
+// back in vain. What it reserves is given back when it has its answer.
+func (a *asking) takeOrLeave(ctx context.Context, t queuing.Take) (taken queuing.Taken, gone bool, err error) {
+	type answer struct {
+		taken queuing.Taken
+		err   error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
+		defer cancel()
+		taken, err := a.call(call, t)
+		answered <- answer{taken, err}
+	}()
+	select {
+	case got := <-answered:
+		return got.taken, false, got.err
+	case <-ctx.Done():
+	}
+	go func() {
+		if got := <-answered; got.err != nil || len(got.taken.Items) > 0 || got.taken.Ticket != 0 {
+			a.source.Leave(ctx, t.Session, time.Now().Add(work.LeaveTimeout))
+		}
+	}()
+	return queuing.Taken{}, true, ctx.Err()
+}
+
 // ask makes one call of the store, for the first call in the line if l is not nil.
 func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, error) {
 	policy, err := a.policyOf(ctx)
@@ -204,8 +235,9 @@ func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, 
 		}
 	}
 	var taken queuing.Taken
+	gone := false
 	if err == nil {
-		taken, err = a.call(ctx, t)
+		taken, gone, err = a.takeOrLeave(ctx, t)
 	}
 	if err == nil {
 		a.endings = append(a.endings, taken.Endings...)
@@ -237,8 +269,9 @@ func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, 
 				a.failed(err)
 			}
 		}
-		// Nobody else can have the reserved items, or a place in the line.
-		a.source.Leave(ctx, t.Session, time.Now().Add(work.LeaveTimeout))
+		if !gone { // nobody else can have the reserved items, or a place in the line
+			a.source.Leave(ctx, t.Session, time.Now().Add(work.LeaveTimeout))
+		}
 		return nil, err
 	}
 	if l != nil {

@@ -67,7 +67,7 @@ func fail(err error) error {
 	case errors.As(err, &coded):
 		return coded
 	case errors.Is(err, messagestore.ErrOutcomeUnknown): // before all others: an earlier attempt may have written
-		return newError(connect.CodeUnavailable, reasonUnknown, err)
+		return newError(connect.CodeUnavailable, reasonUnknown, &hidden{"the store's answer was lost: send the call again", err})
 	case errors.As(err, &refused):
 		return newError(connect.CodeInvalidArgument, "", err, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{
 			Field: fieldOf(refused.Field), Description: refused.Rule + ": " + refused.Value,
@@ -91,10 +91,19 @@ func fail(err error) error {
 		return connect.NewError(connect.CodeDeadlineExceeded, err)
 	}
 	if waiting.Lasts(err) { // the same call would fail again
-		return connect.NewError(connect.CodeInternal, err)
+		return connect.NewError(connect.CodeInternal, &hidden{"the server cannot do this: its log says why", err})
 	}
-	return newError(connect.CodeUnavailable, reasonStore, err)
+	return newError(connect.CodeUnavailable, reasonStore, &hidden{"the store does not answer now", err})
 }
+
+// A hidden error has a text for clients, who need not know where the store is, and a cause for the
+// log.
+type hidden struct {
+	text  string
+	cause error
+}
+
+func (e *hidden) Error() string { return e.text }
 
 // wireNames are the fields of the .proto files by the names that they have in the library.
 var wireNames = map[string]string{

@@ -221,6 +221,7 @@ func TestAStoreThatIsAway(t *testing.T) {
 	began := time.Now()
 	_, err = s.Intents.Reserve(ctx, &v1.ReserveRequest{Name: &v1.IntentName{Category: "pay:intent", Key: "k2"}, SessionId: "s", ContentJson: `1`})
 	requireCode(t, connect.CodeUnavailable, err)
+	require.NotContains(t, err.Error(), "postgres", "a client is not told where the store is")
 	require.Less(t, time.Since(began), 5*time.Second)
 	again()
 	testkit.AwaitTrue(t, "the store is used again", func() bool {

@@ -2,22 +2,26 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/dibs-go/dibs/logger"
 )
 
-// metrics counts the calls of a server. It is an interceptor.
+// metrics counts the calls of a server, and logs what clients are not told. It is an interceptor.
 type metrics struct {
+	log      logger.Logger
 	registry *prometheus.Registry
 	seconds  *prometheus.HistogramVec
 }
 
 func newMetrics(s *Server) *metrics {
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
+		log: s.config.Logger, registry: prometheus.NewRegistry(),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "dibs_serve_call_seconds", Help: "Time of calls, waiting included, by procedure and code.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30},
@@ -33,6 +37,9 @@ func (m *metrics) count(procedure string, began time.Time, err error) {
 	code := "ok"
 	if err != nil {
 		code = connect.CodeOf(err).String()
+	}
+	if cause, ok := errors.AsType[*hidden](err); ok {
+		m.log.Warn().Str("procedure", procedure).Str("code", code).Err(cause.cause).Msg(cause.text)
 	}
 	m.seconds.WithLabelValues(procedure, code).Observe(time.Since(began).Seconds())
 }

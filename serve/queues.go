@@ -382,7 +382,11 @@ func (h queues) GetQueue(ctx context.Context, r *v1.GetQueueRequest) (*v1.GetQue
 		return nil, err
 	}
 	s, err := q.Status(ctx)
-	if err != nil && !errors.Is(err, messagestore.ErrNotFound) {
+	if errors.Is(err, messagestore.ErrNotFound) { // nobody has received from it
+		page, readErr := h.s.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: q.Category(), Limit: 1})
+		s.Waiting, err = len(page.Messages) > 0, readErr
+	}
+	if err != nil {
 		return nil, fail(err)
 	}
 	res := &v1.GetQueueResponse{

@@ -218,6 +218,11 @@ func insertedOnce(f *fixture) {
 	require.Equal(f, v1.ProduceOutcome_PRODUCE_OUTCOME_DUPLICATE, again.GetOutcome())
 	require.Equal(f, first.GetPosition(), again.GetPosition())
 
+	require.True(f, call(f, f.Queues.GetQueue, &v1.GetQueueRequest{Queue: f.queue()}).GetWaiting(), "though nobody has received yet")
+	more := call(f, f.Queues.Produce, &v1.ProduceRequest{Queue: f.queue(), Items: []*v1.NewItem{item, {Id: uuid.NewString(), Type: "Send", DataJson: `{"n":5}`}, item}}).GetItems()
+	require.Equal(f, v1.ProduceOutcome_PRODUCE_OUTCOME_DUPLICATE, more[0].GetOutcome())
+	require.Equal(f, v1.ProduceOutcome_PRODUCE_OUTCOME_WRITTEN, more[1].GetOutcome())
+	require.Equal(f, first.GetPosition(), more[0].GetPosition())
 	other := &v1.NewItem{Id: item.GetId(), Type: "Send", DataJson: `{"n":99}`}
 	both := call(f, f.Queues.Produce, &v1.ProduceRequest{Queue: f.queue(), Items: []*v1.NewItem{other, {Id: uuid.NewString(), Type: "Send", DataJson: `{"n":4}`}}}).GetItems()
 	require.Equal(f, v1.ProduceOutcome_PRODUCE_OUTCOME_ID_CONFLICT, both[0].GetOutcome())
@@ -239,7 +244,7 @@ func insertedOnce(f *fixture) {
 	}, outcomes)
 	require.Equal(f, named.GetPosition(), all[1].GetPosition())
 	require.Equal(f, named.GetId(), all[1].GetId())
-	require.Len(f, f.receive(10, patience), 5)
+	require.Len(f, f.receive(10, patience), 6)
 }
 
 func getItemWaits(f *fixture) {

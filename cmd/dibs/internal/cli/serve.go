@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -57,9 +58,12 @@ func (c *serveCommand) Run(ctx context.Context, a *app) error {
 
 // ready prints how to call the server.
 func (c *serveCommand) ready(a *app, address string) {
-	scheme := "http"
+	scheme, key := "http", ""
 	if c.Cert != "" {
-		scheme = "https"
+		scheme, key = "https", `-H "Authorization: Bearer $DIBS_KEY" `
+	}
+	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host).IsUnspecified() {
+		address = net.JoinHostPort("localhost", port)
 	}
 	base := scheme + "://" + address + "/dibs.v1."
 	if a.JSON {
@@ -71,7 +75,7 @@ func (c *serveCommand) ready(a *app, address string) {
 			{"Produce an item", "QueueService/Produce", fmt.Sprintf(`{"queue":{"category":"mail"},"items":[{"id":"%s","type":"Send","dataJson":"{\"to\":\"ann\"}"}]}`, uuid.New())},
 			{"Receive it", "QueueService/Receive", fmt.Sprintf(`{"queue":{"category":"mail"},"receiveId":"%s","maxWait":"10s"}`, uuid.New())},
 		} {
-			fmt.Fprintf(a.out, "%s:\n    curl -s --json '%s' %s%s\n", example.what, example.body, base, example.call)
+			fmt.Fprintf(a.out, "%s:\n    curl -s %s--json '%s' %s%s\n", example.what, key, example.body, base, example.call)
 		}
 	}
 	_ = a.out.flush() // who started the server may have gone
