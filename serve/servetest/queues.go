@@ -219,7 +219,7 @@ func insertedOnce(f *fixture) {
 	require.Equal(f, first.GetPosition(), again.GetPosition())
 
 	require.True(f, call(f, f.Queues.GetQueue, &v1.GetQueueRequest{Queue: f.queue()}).GetWaiting(), "though nobody has received yet")
-	more := call(f, f.Queues.Produce, &v1.ProduceRequest{Queue: f.queue(), Items: []*v1.NewItem{item, {Id: uuid.NewString(), Type: "Send", DataJson: `{"n":5}`}, item}}).GetItems()
+	more := call(f, f.Queues.Produce, &v1.ProduceRequest{Queue: f.queue(), Items: []*v1.NewItem{item, {Id: uuid.NewString(), Type: "Send", DataJson: `{"n":5}`}}}).GetItems()
 	require.Equal(f, v1.ProduceOutcome_PRODUCE_OUTCOME_DUPLICATE, more[0].GetOutcome())
 	require.Equal(f, v1.ProduceOutcome_PRODUCE_OUTCOME_WRITTEN, more[1].GetOutcome())
 	require.Equal(f, first.GetPosition(), more[0].GetPosition())
