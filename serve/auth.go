@@ -3,7 +3,9 @@ package serve
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +46,8 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			http.Error(w, err.Error(), http.StatusUnauthorized)
 			return
 		}
+		r.Body = &patientBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+		w = &patientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, c)))
 	})
 }
@@ -83,3 +87,55 @@ func allow(ctx context.Context, right Right, category messagestore.Category) (*c
 	}
 	return c, nil
 }
+
+// ownTypes are the types of categories that the library writes for itself. What others write there
+// could end their leases, move their positions, or change their policies.
+var ownTypes = []string{
+	"intent", "position", "policy", "reservation", "inbox", "saga", "schedule", "skipped", "snapshot", "retention", "forgotten", "life", "refused",
+}
+
+// below returns the right that messages of a category need, as they are: to write in a category of
+// the library's, or to read one of intents, which shows the sessions of all keys, is the operator's.
+func below(right Right, c messagestore.Category) Right {
+	own := func(name string) bool { return slices.Contains(ownTypes, name) }
+	if ofIntents(c) || right == Write && slices.ContainsFunc(c.Types(), own) {
+		return Operate
+	}
+	return right
+}
+
+// A patientBody is the body of a request, which must come within the time for a frame.
+type patientBody struct {
+	io.ReadCloser
+
+	control *http.ResponseController
+	begun   bool
+}
+
+func (b *patientBody) Read(p []byte) (int, error) {
+	if !b.begun {
+		b.begun = true
+		_ = b.control.SetReadDeadline(time.Now().Add(frameTimeout)) // a connection of a test has none
+	}
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) { // the call may wait from now on
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// A patientWriter cuts off a client that does not take what is written in the time for a frame.
+type patientWriter struct {
+	http.ResponseWriter
+
+	control *http.ResponseController
+}
+
+func (w *patientWriter) Write(p []byte) (int, error) {
+	_ = w.control.SetWriteDeadline(time.Now().Add(frameTimeout)) // a connection of a test has none
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *patientWriter) Flush() { _ = w.control.Flush() }
+
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

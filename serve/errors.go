@@ -28,6 +28,7 @@ const (
 // What ends a call that waits.
 var (
 	errDraining = newError(connect.CodeUnavailable, reasonDraining, errors.New("the server stops: send the call again"))
+	errExpired  = newError(connect.CodeUnauthenticated, "", errors.New("the key has ended"))
 	errRevoked  = newError(connect.CodeUnauthenticated, "", errors.New("the key was revoked"))
 )
 

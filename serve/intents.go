@@ -27,15 +27,6 @@ const maxSession = 100
 
 func ofIntents(c messagestore.Category) bool { return slices.Contains(c.Types(), "intent") }
 
-// onIntents returns the right that StoreService needs: in a category of intents it shows the
-// sessions of all keys, and could end their leases.
-func onIntents(right Right, c messagestore.Category) Right {
-	if ofIntents(c) {
-		return Operate
-	}
-	return right
-}
-
 // named returns the intents of a category if the caller has a right there.
 func (h intents) named(ctx context.Context, right Right, category string) (*intent.Manager, *caller, error) {
 	c, err := allow(ctx, right, messagestore.Category(category))

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"os/user"
 	"regexp"
@@ -259,7 +258,8 @@ func (k *Keys) readNew(ctx context.Context) error {
 	asked := time.Since(k.start)
 	all := *k.all.Load()
 	changed := false
-	for page, err := range pages(ctx, k.store, KeyCategory, k.next) {
+	for more := true; more; {
+		page, err := k.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: KeyCategory, From: k.next, Limit: 200})
 		if err != nil {
 			return err
 		}
@@ -272,26 +272,13 @@ func (k *Keys) readNew(ctx context.Context) error {
 		for _, m := range page.Messages {
 			k.apply(all, m)
 		}
-		k.next = page.Next
+		k.next, more = page.Next, page.More
 	}
 	if changed {
 		k.all.Store(&all)
 	}
 	k.read.Store(int64(asked))
 	return nil
-}
-
-// pages returns the pages of a category from a position to its end.
-func pages(ctx context.Context, store *messagestore.Store, category messagestore.Category, from messagestore.GlobalPosition) iter.Seq2[messagestore.CategoryPage, error] {
-	return func(yield func(messagestore.CategoryPage, error) bool) {
-		for more := true; more; {
-			page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, From: from, Limit: 200})
-			if !yield(page, err) || err != nil {
-				return
-			}
-			from, more = page.Next, page.More
-		}
-	}
 }
 
 func (k *Keys) apply(all map[string]*caller, m *messagestore.Message) {

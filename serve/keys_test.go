@@ -182,6 +182,19 @@ func TestSessionsBelongToTheirKey(t *testing.T) {
 	}}})
 	requireCode(t, connect.CodePermissionDenied, err)
 
+	_, err = as(t, url, bob).Queues.Produce(t.Context(), &v1.ProduceRequest{Queue: &v1.QueueName{Category: "pay:intent"}, Items: []*v1.NewItem{{
+		Id: uuid.NewString(), Type: "Confirmed", DataJson: `{}`, Key: "k",
+	}}})
+	requireCode(t, connect.CodePermissionDenied, err)
+	for _, own := range []string{"pay:policy-pay", "pay:position-x", "pay:saga-1", "pay+intent-k"} {
+		_, err = as(t, url, bob).Store.Write(t.Context(), &v1.WriteRequest{Writes: []*v1.StreamWrite{{
+			Stream: own, ExpectedVersion: proto.Int64(-2), Messages: []*v1.NewMessage{{Id: uuid.NewString(), Type: "T", DataJson: `{}`}},
+		}}})
+		require.Contains(t, []connect.Code{connect.CodePermissionDenied, connect.CodeInvalidArgument}, connect.CodeOf(err), own)
+	}
+	_, err = as(t, url, bob).Queues.Receive(t.Context(), &v1.ReceiveRequest{Queue: &v1.QueueName{Category: "pay:intent", Queue: "pay:steal"}, ReceiveId: uuid.NewString()})
+	requireCode(t, connect.CodePermissionDenied, err)
+
 	got, err := as(t, url, ann).Intents.GetIntent(t.Context(), &v1.GetIntentRequest{Name: mine.GetLease().GetName()})
 	require.NoError(t, err)
 	require.Equal(t, "s", got.GetIntent().GetSessionId())
@@ -211,6 +224,16 @@ func TestReceivesBelongToTheirKey(t *testing.T) {
 	got, err = as(t, url, ann).Queues.Receive(t.Context(), r)
 	require.NoError(t, err)
 	require.Len(t, got.GetDeliveries(), 1)
+}
+
+// A key that ends by itself ends its calls that wait, too.
+func TestAnExpiredKeyEndsItsCalls(t *testing.T) {
+	t.Parallel()
+	store := open(t)
+	key := addKey(t, store, serve.Key{ID: "short", Categories: []string{"mail"}, Right: serve.Write, Expires: time.Now().Add(time.Second)})
+	url := start(t, store, &serve.Config{Keys: follow(t, store)})
+	_, err := as(t, url, key).Queues.Receive(t.Context(), &v1.ReceiveRequest{Queue: &v1.QueueName{Category: "mail"}, ReceiveId: uuid.NewString(), MaxWait: durationpb.New(10 * time.Minute)})
+	requireCode(t, connect.CodeUnauthenticated, err)
 }
 
 // Nobody takes the name of a queue in another's category, by which its owner could receive nothing

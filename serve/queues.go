@@ -27,7 +27,7 @@ type queues struct{ s *Server }
 
 // named returns a queue if the caller has a right in its category.
 func (h queues) named(ctx context.Context, right Right, n *v1.QueueName) (*servedQueue, *caller, error) {
-	c, err := allow(ctx, right, messagestore.Category(n.GetCategory()))
+	c, err := allow(ctx, below(right, messagestore.Category(n.GetCategory())), messagestore.Category(n.GetCategory()))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -222,9 +222,14 @@ func (s *Server) waits(ctx context.Context) (waiting context.Context, done func(
 	waiting, cancel := context.WithCancelCause(ctx)
 	undrain := s.drain.tell(func() { cancel(errDraining) })
 	keep := c.revoked.tell(func() { cancel(errRevoked) })
+	expire := func() bool { return true }
+	if !c.key.Expires.IsZero() {
+		expire = time.AfterFunc(time.Until(c.key.Expires), func() { cancel(errExpired) }).Stop
+	}
 	return waiting, func() {
 		undrain()
 		keep()
+		expire()
 		cancel(nil)
 		c.waited()
 		s.waiting.Add(-1)

@@ -73,7 +73,7 @@ func writesOf(ctx context.Context, all []*v1.StreamWrite) ([]messagestore.Stream
 		if err := stream.Validate(); err != nil {
 			return nil, fail(err)
 		}
-		if _, err := allow(ctx, onIntents(Write, stream.Category()), stream.Category()); err != nil {
+		if _, err := allow(ctx, below(Write, stream.Category()), stream.Category()); err != nil {
 			return nil, err
 		}
 		if w.ExpectedVersion == nil {
@@ -160,7 +160,7 @@ func readable(ctx context.Context, name string) (messagestore.StreamName, error)
 	if err := stream.Validate(); err != nil {
 		return "", fail(err)
 	}
-	_, err := allow(ctx, onIntents(Read, stream.Category()), stream.Category())
+	_, err := allow(ctx, below(Read, stream.Category()), stream.Category())
 	return stream, err
 }
 
@@ -207,6 +207,9 @@ func (h stores) ReadStream(ctx context.Context, r *v1.ReadStreamRequest) (*v1.Re
 	return res, nil
 }
 
+// maxFollowed is how many messages a follower is sent at a time.
+const maxFollowed = 200
+
 // followSilence is how long a follower hears nothing before it is told that there is nothing new.
 const followSilence = 15 * time.Second
 
@@ -214,7 +217,7 @@ const followSilence = 15 * time.Second
 // one page.
 func (h stores) FollowCategory(ctx context.Context, r *v1.FollowCategoryRequest, out *connect.ServerStream[v1.FollowCategoryResponse]) error {
 	category := messagestore.Category(r.GetCategory())
-	if _, err := allow(ctx, onIntents(Read, category), category); err != nil {
+	if _, err := allow(ctx, below(Read, category), category); err != nil {
 		return err
 	}
 	if r.GetFromPosition() < 0 {
@@ -230,12 +233,23 @@ func (h stores) FollowCategory(ctx context.Context, r *v1.FollowCategoryRequest,
 	next := messagestore.GlobalPosition(r.GetFromPosition())
 	silence := time.NewTicker(followSilence)
 	defer silence.Stop()
+	size := 4 // so that a page has some 2 MiB, whatever the messages have
 	for tell := true; ; {
-		for page, err := range pages(ctx, h.s.store, category, next) {
+		for more := true; more; {
+			page, err := h.s.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, From: next, Limit: size})
 			if err != nil {
 				return ended(ctx, err)
 			}
-			next = page.Next
+			next, more = page.Next, page.More
+			bytes := 0
+			for _, m := range page.Messages {
+				bytes += len(m.Data)
+			}
+			if bytes > maxPageBytes {
+				size = max(size/2, 1)
+			} else if len(page.Messages) == size {
+				size = min(2*size, maxFollowed)
+			}
 			if len(page.Messages) == 0 && !tell {
 				break
 			}

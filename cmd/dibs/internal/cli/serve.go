@@ -29,12 +29,17 @@ type serveCommand struct {
 // servedStore is the store of dibs serve if nothing names another.
 const servedStore = "sqlite:dibs.db"
 
-func (c *serveCommand) Run(ctx context.Context, a *app) error {
+// orServed chooses that store if nothing names another.
+func (a *app) orServed() {
 	if a.Store == "" {
 		if _, err := a.chooseStore(); err != nil {
 			a.Store = servedStore
 		}
 	}
+}
+
+func (c *serveCommand) Run(ctx context.Context, a *app) error {
+	a.orServed()
 	a.mayCreate = true
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 		if err := store.Check(ctx); err != nil {
@@ -91,6 +96,7 @@ type keysCommand struct {
 type keysLsCommand struct{}
 
 func (keysLsCommand) Run(ctx context.Context, a *app) error {
+	a.orServed()
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 		all, err := serve.AllKeys(ctx, store)
 		if err != nil {
@@ -126,6 +132,7 @@ type keysAddCommand struct {
 }
 
 func (c *keysAddCommand) Run(ctx context.Context, a *app) error {
+	a.orServed()
 	if c.Life < 0 {
 		return usage("--life: must not be negative")
 	}
@@ -152,6 +159,7 @@ type keysRevokeCommand struct {
 }
 
 func (c *keysRevokeCommand) Run(ctx context.Context, a *app) error {
+	a.orServed()
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 		if err := serve.RevokeKey(ctx, store, c.ID, c.Reason); err != nil {
 			return err
