@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A jsonCodec refuses fields that it does not know, so that a misspelt one is not the default, and
-// writes fields that have their zero value, so that a reader need not know the defaults.
+// A jsonCodec refuses fields that it does not know: otherwise a misspelt field would get its default.
+// It also writes fields with their zero value, so that readers need not know the defaults.
 type jsonCodec struct{ name string }
 
 var writeJSON = protojson.MarshalOptions{EmitDefaultValues: true}
