@@ -25,6 +25,15 @@ const (
 	reasonDraining = "DRAINING"
 )
 
+// preconditions are the errors with the code failed_precondition, by the reasons in their ErrorInfo.
+var preconditions = map[string]error{
+	"QUEUE_REMOVED":   queue.ErrRemoved,
+	"TOO_MANY_QUEUES": queue.ErrTooManyQueues,
+	"INTENT_DONE":     intent.ErrDone,
+	"STREAM_DELETED":  messagestore.ErrDeleted,
+	"NOT_PERMITTED":   messagestore.ErrNotPermitted, // to the server, by the database
+}
+
 // What ends a call that waits.
 var (
 	errDraining = newError(connect.CodeUnavailable, reasonDraining, errors.New("the server stops: send the call again"))
@@ -79,9 +88,6 @@ func fail(err error) error {
 		return connect.NewError(connect.CodeNotFound, err)
 	case errors.Is(err, messagestore.ErrIDConflict):
 		return connect.NewError(connect.CodeAlreadyExists, errors.New("the id is there, with other content"))
-	case errors.Is(err, queue.ErrRemoved), errors.Is(err, intent.ErrDone), errors.Is(err, messagestore.ErrDeleted),
-		errors.Is(err, queue.ErrTooManyQueues), errors.Is(err, messagestore.ErrNotPermitted):
-		return connect.NewError(connect.CodeFailedPrecondition, err)
 	case errors.Is(err, messagestore.ErrNotSupported):
 		return connect.NewError(connect.CodeUnimplemented, err)
 	case errors.Is(err, intent.ErrCorrupt):
@@ -90,6 +96,11 @@ func fail(err error) error {
 		return connect.NewError(connect.CodeCanceled, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return connect.NewError(connect.CodeDeadlineExceeded, err)
+	}
+	for reason, kind := range preconditions {
+		if errors.Is(err, kind) {
+			return newError(connect.CodeFailedPrecondition, reason, err)
+		}
 	}
 	if waiting.Lasts(err) { // the same call would fail again
 		return connect.NewError(connect.CodeInternal, &hidden{"the server cannot do this: its log says why", err})

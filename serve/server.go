@@ -238,7 +238,7 @@ func (s *Server) waits(ctx context.Context) (waiting context.Context, done func(
 
 // ended returns the error of a call whose waiting context has ended, or err.
 func ended(waiting context.Context, err error) error {
-	if cause, ok := errors.AsType[*connect.Error](context.Cause(waiting)); ok {
+	if cause, ok := errors.AsType[*connect.Error](context.Cause(waiting)); ok && !errors.Is(err, messagestore.ErrOutcomeUnknown) {
 		return cause
 	}
 	return fail(err)

@@ -11,13 +11,16 @@ import (
 	"crypto/tls"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/messagestore"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
 	"github.com/dibs-go/dibs/serve/gen/dibs/v1/dibsv1connect"
@@ -35,7 +38,8 @@ type Config struct {
 	// Defaults to the authorities of the system.
 	TLS *tls.Config
 
-	// Patience is how long a call is sent again while no answer comes and its context lives.
+	// Patience is how long a call is sent again while no answer comes and its context lives. It
+	// begins with the first failure, and again when a call has waited at a server since.
 	//
 	// Defaults to 30 seconds. If it is negative, nothing is sent again.
 	Patience time.Duration
@@ -44,6 +48,10 @@ type Config struct {
 // A Client calls a server. It is safe for concurrent use. The services send each call again, with a
 // growing pause, as long as the error is one after which that may help: the server cannot be
 // reached, is busy, or has lost the store's answer.
+//
+// Their errors match those of the library, such as [messagestore.ErrNotFound], and unwrap to a
+// [*connect.Error]. If a write has failed and may have happened, the error matches
+// [messagestore.ErrOutcomeUnknown].
 type Client struct {
 	Intents dibsv1connect.IntentServiceClient
 	Queues  dibsv1connect.QueueServiceClient
@@ -66,8 +74,9 @@ func New(address string, config *Config) (*Client, error) {
 		return nil, messagestore.NewInvalidError("address", address, "must be a URL of https, because a key is sent")
 	}
 	c := &Client{transport: &http.Transport{
-		Protocols: &http.Protocols{}, TLSClientConfig: config.TLS, Proxy: http.ProxyFromEnvironment,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		Protocols: &http.Protocols{}, TLSClientConfig: config.TLS, TLSHandshakeTimeout: dialTimeout, Proxy: http.ProxyFromEnvironment,
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		HTTP2:       &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}}
 	c.transport.Protocols.SetHTTP2(u.Scheme == "https")
 	c.transport.Protocols.SetUnencryptedHTTP2(u.Scheme == "http")
@@ -90,8 +99,12 @@ func (c *Client) Close() { c.transport.CloseIdleConnections() }
 func isLocal(host string) bool { return host == "localhost" || host == "127.0.0.1" || host == "::1" }
 
 const (
+	dialTimeout = 10 * time.Second
 	pingAfter   = 15 * time.Second // of silence
 	pingTimeout = 5 * time.Second
+
+	// deadAfter is after which time an attempt has failed if the server was never there.
+	deadAfter = pingAfter + pingTimeout + time.Second
 
 	minPause = 10 * time.Millisecond
 	maxPause = 2 * time.Second
@@ -107,24 +120,86 @@ type repeats struct {
 func (r *repeats) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		r.sign(request.Header())
-		deadline := time.Now().Add(r.patience)
-		for pause := minPause; ; pause = min(2*pause, maxPause) {
-			response, err := next(ctx, request)
-			wait, again := mayHelp(ctx, err, pause)
-			if !again || time.Now().Add(wait).After(deadline) {
-				return response, err
-			}
-			timer := time.NewTimer(wait)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				timer.Stop()
-				return response, err
-			}
-			if !numbered(request.Any()) {
-				return response, err
-			}
+		return r.call(ctx, request, request.Spec().IdempotencyLevel != connect.IdempotencyNoSideEffects, next)
+	}
+}
+
+// call makes a call, which may write.
+func (r *repeats) call(ctx context.Context, request connect.AnyRequest, write bool, next connect.UnaryFunc) (connect.AnyResponse, error) {
+	if err := ctx.Err(); err != nil { // nothing is sent
+		code := connect.CodeCanceled
+		if errors.Is(err, context.DeadlineExceeded) {
+			code = connect.CodeDeadlineExceeded
 		}
+		return nil, connect.NewError(code, err)
+	}
+	w := waitOf(request.Any())
+	defer w.restore()
+	var outcome waiting.Outcome // an earlier attempt may have written
+	var deadline time.Time
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		began := time.Now()
+		response, err := next(ctx, request)
+		wait, again := mayHelp(ctx, err, pause)
+		if err = outcome.Of(libraryError(err, write)); !again {
+			return response, err
+		}
+		if deadline.IsZero() || time.Since(began) > deadAfter { // the server was there until then
+			deadline, pause = time.Now().Add(r.patience), minPause
+		}
+		if time.Now().Add(wait).After(deadline) {
+			return response, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return response, err
+		}
+		if !numbered(request.Any()) {
+			return response, err
+		}
+		w.shorten(time.Since(began))
+	}
+}
+
+// A maxWait is the max_wait of a request, which is shorter for each attempt after the first. It is
+// nil for a request that does not wait.
+type maxWait struct {
+	field **durationpb.Duration // of the request
+	whole *durationpb.Duration
+}
+
+func waitOf(request any) *maxWait {
+	var w maxWait
+	switch r := request.(type) {
+	case *v1.ReserveRequest:
+		w.field = &r.MaxWait
+	case *v1.GetIntentRequest:
+		w.field = &r.MaxWait
+	case *v1.ReceiveRequest:
+		w.field = &r.MaxWait
+	case *v1.GetItemRequest:
+		w.field = &r.MaxWait
+	default:
+		return nil
+	}
+	w.whole = *w.field
+	return &w
+}
+
+// shorten takes the time of an attempt off.
+func (w *maxWait) shorten(by time.Duration) {
+	if w != nil && *w.field != nil {
+		*w.field = durationpb.New(max((*w.field).AsDuration()-by, 0))
+	}
+}
+
+// restore gives the caller the request back as it was.
+func (w *maxWait) restore() {
+	if w != nil {
+		*w.field = w.whole
 	}
 }
 
@@ -161,12 +236,8 @@ func mayHelp(ctx context.Context, err error, pause time.Duration) (time.Duration
 	case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeInternal, connect.CodeUnknown:
 		return pause, !connect.IsWireError(err) || coded.Code() == connect.CodeUnavailable
 	case connect.CodeResourceExhausted:
-		for _, d := range coded.Details() {
-			if v, err := d.Value(); err == nil {
-				if info, ok := v.(*errdetails.RetryInfo); ok {
-					return max(pause, info.GetRetryDelay().AsDuration()), true
-				}
-			}
+		if info, ok := detail[*errdetails.RetryInfo](coded); ok {
+			return max(pause, info.GetRetryDelay().AsDuration()), true
 		}
 	}
 	return 0, false
