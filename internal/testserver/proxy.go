@@ -53,9 +53,9 @@ const (
 // is not called for a closed connection.
 type Rule func(Message) Fault
 
-// A Proxy forwards messages between clients and a PostgreSQL server, and applies its rule to each.
-// It knows where messages begin and end, so a test can cut a connection, or delay or drop a message,
-// at any of them:
+// A Proxy forwards messages between clients and a PostgreSQL server, or frames between clients and
+// servers of HTTP/2, and applies its rule to each. It knows where messages begin and end, so a test
+// can cut a connection, or delay or drop a message, at any of them:
 //
 //	p, err := testserver.NewProxy("tcp", "127.0.0.1:5432")
 //	...
@@ -70,13 +70,14 @@ type Rule func(Message) Fault
 // Nothing here waits for a clock. A Proxy is safe for concurrent use.
 type Proxy struct {
 	network  string
+	frames   bool // of HTTP/2
 	listener net.Listener
 	ctx      context.Context //nolint:containedctx // the proxy's life
 	end      context.CancelFunc
 	running  sync.WaitGroup
 
 	mu        sync.Mutex
-	address   string
+	addresses []string // each of which gets a connection in turn
 	rule      Rule
 	recording bool
 	record    []Message
@@ -89,7 +90,14 @@ type Proxy struct {
 // at address, of network "tcp" or "unix". The caller closes it.
 //
 // It does not support TLS: it refuses a client's request for it, so the server must not require it.
-func NewProxy(network, address string) (*Proxy, error) {
+func NewProxy(network, address string) (*Proxy, error) { return newProxy(network, false, address) }
+
+// NewHTTPProxy returns a proxy for HTTP/2 without TLS. It connects to each of the servers at these
+// addresses in turn, so a client that is cut off, or whose server is away, comes to another one. Its
+// messages are the connection's preface, which has the name PRI, and the frames after it.
+func NewHTTPProxy(addresses ...string) (*Proxy, error) { return newProxy("tcp", true, addresses...) }
+
+func newProxy(network string, frames bool, addresses ...string) (*Proxy, error) {
 	ctx, end := context.WithCancel(context.Background())
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -97,7 +105,7 @@ func NewProxy(network, address string) (*Proxy, error) {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	p := &Proxy{
-		network: network, address: address, listener: listener, ctx: ctx, end: end,
+		network: network, frames: frames, addresses: addresses, listener: listener, ctx: ctx, end: end,
 		release: make(chan struct{}), conns: map[*conn]struct{}{},
 	}
 	p.running.Go(p.accept)
@@ -175,7 +183,7 @@ func (p *Proxy) serve(client net.Conn) {
 	defer p.remove(c)
 
 	toServer := &side{from: client}
-	fromClient := &reader{from: FromClient, source: bufio.NewReader(toServer)}
+	fromClient := &reader{from: FromClient, frames: p.frames, source: bufio.NewReader(toServer)}
 	m, code, err := fromClient.begin()
 	for ; err == nil && (code == sslRequest || code == gssRequest); m, code, err = fromClient.begin() {
 		if fault, _ := c.ask(m); fault != Pass {
@@ -188,7 +196,7 @@ func (p *Proxy) serve(client net.Conn) {
 	if err != nil {
 		return
 	}
-	server, err := new(net.Dialer).DialContext(p.ctx, p.network, p.target())
+	server, err := new(net.Dialer).DialContext(p.ctx, p.network, p.target(c.number))
 	if err != nil || !c.reached(server) {
 		return
 	}
@@ -197,7 +205,7 @@ func (p *Proxy) serve(client net.Conn) {
 	toClient.reached(client)
 	var pump sync.WaitGroup
 	pump.Go(func() {
-		c.pump(&reader{from: FromServer, source: bufio.NewReader(toClient)}, toClient)
+		c.pump(&reader{from: FromServer, frames: p.frames, source: bufio.NewReader(toClient)}, toClient)
 		c.serverEnded()
 	})
 	c.pass(m, fromClient.raw, toServer) // it was read before there was a server
@@ -244,13 +252,13 @@ func (p *Proxy) ask(m Message) (Fault, <-chan struct{}) {
 func (p *Proxy) Retarget(address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.address = address
+	p.addresses = []string{address}
 }
 
-func (p *Proxy) target() string {
+func (p *Proxy) target(conn int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.address
+	return p.addresses[conn%len(p.addresses)]
 }
 
 // Sever closes all existing connections, also lost and forsaken ones, like a keepalive that finds

@@ -30,9 +30,9 @@ type Message struct {
 	Conn int    // the connection's number, from 1 on, in the order in which they came
 	From Side   // who sent it
 	Type byte   // the protocol's type byte, 0 for a message that begins a connection
-	Name string // "Bind", or the type of an unknown message
+	Name string // "Bind", of HTTP/2 "HEADERS", or the type of an unknown message
 	Size int    // in bytes, with type and length
-	Body []byte // the bytes after type and length; a [Rule] must not keep them
+	Body []byte // the bytes after its header; a [Rule] must not keep them
 }
 
 // String returns "client 1: Bind".
@@ -59,11 +59,15 @@ var names = map[Side]map[byte]string{
 	},
 }
 
-var errNoMessage = errors.New("what came is no message of PostgreSQL's")
+// frames are the types of frames of HTTP/2.
+var frames = []string{"DATA", "HEADERS", "PRIORITY", "RST_STREAM", "SETTINGS", "PUSH_PROMISE", "PING", "GOAWAY", "WINDOW_UPDATE", "CONTINUATION"}
+
+var errNoMessage = errors.New("what came is no message of the protocol")
 
 // A reader takes a stream of bytes apart into messages.
 type reader struct {
 	from   Side
+	frames bool // of HTTP/2
 	source *bufio.Reader
 	raw    []byte // the last message
 }
@@ -71,7 +75,13 @@ type reader struct {
 // begin reads a message without a type byte: a client's first, and the next after encryption was
 // refused.
 func (r *reader) begin() (m Message, code uint32, err error) {
-	if m, err = r.read(0); err != nil {
+	if r.frames {
+		const preface = 24 // bytes
+		m, err = r.read(preface, func([]byte) int { return 0 })
+		m.Name = "PRI"
+		return m, 0, err
+	}
+	if m, err = r.message(0); err != nil {
 		return m, 0, err
 	}
 	if len(m.Body) < 4 {
@@ -91,30 +101,53 @@ func (r *reader) begin() (m Message, code uint32, err error) {
 }
 
 // next reads a message that has a type.
-func (r *reader) next() (Message, error) {
-	m, err := r.read(1)
+func (r *reader) next() (m Message, err error) {
+	if r.frames {
+		m, err = r.read(9, func(header []byte) int { return int(binary.BigEndian.Uint32(header) >> 8) })
+	} else {
+		m, err = r.message(1)
+	}
 	if err != nil {
 		return m, err
 	}
-	m.Type = r.raw[0]
-	if m.Name = names[r.from][m.Type]; m.Name == "" {
+	switch {
+	case !r.frames:
+		m.Type = r.raw[0]
+		m.Name = names[r.from][m.Type]
+	default:
+		m.Type = r.raw[3]
+		if int(m.Type) < len(frames) {
+			m.Name = frames[m.Type]
+		}
+	}
+	if m.Name == "" {
 		m.Name = string(rune(m.Type))
 	}
 	return m, nil
 }
 
-// read reads a message with the given number of bytes before its length.
-func (r *reader) read(before int) (Message, error) {
-	header := before + 4
+// message reads a message of PostgreSQL's with the given number of bytes before its length.
+func (r *reader) message(before int) (Message, error) {
+	return r.read(before+4, func(header []byte) int {
+		length := binary.BigEndian.Uint32(header[before:])
+		if length < 4 || length > 1<<30 {
+			return -1
+		}
+		return int(length) - 4
+	})
+}
+
+// read reads a header of so many bytes, and the body after it, whose size it tells.
+func (r *reader) read(header int, size func(header []byte) int) (Message, error) {
 	r.raw = append(r.raw[:0], make([]byte, header)...)
 	if _, err := io.ReadFull(r.source, r.raw); err != nil {
 		return Message{}, err
 	}
-	length := int(binary.BigEndian.Uint32(r.raw[before:]))
-	if length < 4 || length > 1<<30 {
+	left := size(r.raw)
+	if left < 0 {
 		return Message{}, errNoMessage
 	}
-	for left := length - 4; left > 0; { // memory is allocated as bytes arrive, and not for the length that the header claims
+	for left > 0 { // memory is allocated as bytes arrive, and not for the length that the header claims
 		at, n := len(r.raw), min(left, 1<<20)
 		r.raw = append(r.raw, make([]byte, n)...)
 		if _, err := io.ReadFull(r.source, r.raw[at:]); err != nil {
