@@ -21,7 +21,7 @@
 // stream, and ends the turn with [Wait] or [Suspend] while there is more to come. Later messages of
 // the stream wake the item if they have certain types.
 //
-// [Driver.QueuePark] makes a queue of parked messages, which follows no category. Its items are the
+// [Keeper.QueuePark] makes a queue of parked messages, which follows no category. Its items are the
 // parked messages, and takes with [Take].Slots deliver the items that an operator has offered
 // again. Its cursor is [NoCursor].
 package queuing
@@ -40,7 +40,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Driver keeps the state of queues in the same database as the messages. All methods except
+// A Driver is a driver of a store that keeps queues.
+type Driver interface {
+	messagestore.Driver
+	Keeper
+}
+
+// A Keeper keeps the state of queues in the same database as the messages. All methods except
 // QueueFinish are transactions of their own: within a transaction of the caller's they return
 // [messagestore.ErrNotSupported].
 //
@@ -55,9 +61,7 @@ import (
 // delays, leases and places in the line that were computed from that time are counted from now on.
 // The date of a message does not change. Versions decide about deliveries, so only promises about
 // time depend on the clock.
-type Driver interface {
-	messagestore.Driver
-
+type Keeper interface {
 	// QueueTake finishes deliveries, gives back the items of sessions that are over, and reserves
 	// items for a session, in this order.
 	//
@@ -150,10 +154,10 @@ const (
 	MaxItems = 1000
 
 	// MaxListBytes bounds the data of a list, except that one item may exceed it: see
-	// [Driver.QueueItems].
+	// [Keeper.QueueItems].
 	MaxListBytes = 4 << 20
 
-	// MaxCount is how many open items [Driver.QueueStatus] counts at most.
+	// MaxCount is how many open items [Keeper.QueueStatus] counts at most.
 	MaxCount = 10_000
 
 	// MaxQueues is how many queues a category may have, not counting removed ones: a trim checks
@@ -264,7 +268,7 @@ const (
 	// Behind completes an item of version 0 that is held, and was worked on after the previous item
 	// of its stream. The completion of that item comes before it in the same call, as Complete or
 	// Behind: both are finished together, or this one is [Lost]. A worker finds such items with
-	// [Driver.QueueItems]. A queue of streams has no such items.
+	// [Keeper.QueueItems]. A queue of streams has no such items.
 	Behind Kind = 'b'
 
 	// Wait and Suspend end a successful turn in a queue of streams. The item is offered again after
@@ -377,7 +381,7 @@ type Take struct {
 }
 
 // Taken is the answer to a [Take]. If the answer is lost, the caller continues with a new session,
-// to which it moves the deliveries that it knows by [Driver.QueueLeave]; the others are offered
+// to which it moves the deliveries that it knows by [Keeper.QueueLeave]; the others are offered
 // again. Or it takes again, with the old session in [Take].Resume. It repeats the same finishes. If
 // the lost call ended a delivery, the answer for it is Done.
 type Taken struct {
@@ -398,6 +402,11 @@ type Taken struct {
 	// Wake is the time after which something may become available without a write to the category;
 	// less than 0 if nothing will.
 	Wake time.Duration
+
+	// Since is the time, in the process that took, from which the lease of the items counts.
+	//
+	// Defaults to the time of the call.
+	Since time.Time
 }
 
 // A Taking is an item that was reserved.
@@ -405,6 +414,11 @@ type Taking struct {
 	Message  *messagestore.Message
 	Version  int
 	Failures int
+
+	// Session has the item, if each take has a session of its own.
+	//
+	// Defaults to the session of the take.
+	Session int64
 }
 
 // Delivery returns the position and version.

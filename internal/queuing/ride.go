@@ -86,7 +86,7 @@ type rideTold struct {
 func NewRide(t Take) *Ride { return &Ride{t, make(chan rideTold, 1)} }
 
 // Tell reports the result of the take, once: later calls do nothing. The error comes from
-// [Driver].QueueTake, or is [ErrAlone].
+// [Keeper].QueueTake, or is [ErrAlone].
 func (r *Ride) Tell(taken Taken, err error) {
 	select {
 	case r.told <- rideTold{taken, err}:

@@ -93,7 +93,7 @@ func (w *worker) mayGiveBehind(d *Delivery) bool {
 		within = min(within, w.config.Timeout/10)
 	}
 	// An item that was given back before may have ended its session, so it is handled alone.
-	return d.Item.Version == 0 && d.open() && w.certain() && !w.stopping && !d.Committed.Load() && w.behind.given < w.config.Behind && time.Since(d.began) < within &&
+	return d.Item.Version == 0 && d.open() && d.certain() && !w.stopping && !d.Committed.Load() && w.behind.given < w.config.Behind && time.Since(d.began) < within &&
 		len(w.ready) == 0 && w.busy < w.config.MaxWorkers && len(w.deliveries)+len(w.pending)+w.behind.given < w.config.Prefetch
 }
 

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,8 @@ type Delivery struct {
 	of *worker
 
 	// Under the work's mu.
-	session int64 // that has it
+	session int64     // that has it
+	until   time.Time // the session lasts at least until then; by the process's monotonic clock
 	cancel  context.CancelCauseFunc
 	call    func() (ended bool) // of the handler
 	timer   *time.Timer         // nil for no time-out
@@ -81,12 +83,20 @@ func (d *Delivery) Sessions() []int64 {
 	return []int64{d.session}
 }
 
-// moved follows the delivery to the next session. It is called under mu.
-func (d *Delivery) moved(l queuing.Leave) {
+// moved follows the delivery to the next session, and reports whether that has it. It is called
+// under mu.
+func (d *Delivery) moved(l queuing.Leave) bool {
 	if d.session == l.Session {
 		d.session = l.Next
 	}
+	return d.session == l.Next
 }
+
+// certain reports whether the item is still the worker's, for longer than the margin. It uses the
+// monotonic clock, which goes on while the process is stopped. (On Linux that clock stands still
+// while the machine sleeps: then only the next extension shows that the session is over.) It is
+// called under mu.
+func (d *Delivery) certain() bool { return time.Now().Before(d.until.Add(-d.of.margin())) }
 
 // Lost reports whether the delivery has ended, as far as the process knows.
 func (d *Delivery) Lost() bool {
@@ -114,7 +124,7 @@ func (d *Delivery) Check(ctx context.Context) error {
 	}
 	d.of.mu.Lock()
 	defer d.of.mu.Unlock()
-	if d.done || !d.of.certain() {
+	if d.done || !d.certain() {
 		return &NotBegunError{ErrLost}
 	}
 	return nil
@@ -166,15 +176,9 @@ func (w *worker) begin(ctx context.Context, asked time.Time, session int64, item
 	defer w.mu.Unlock()
 	if session != w.session { // given up while the take was under way
 		for _, item := range items {
-			w.unbegun(&Delivery{Item: item, of: w, session: session})
+			w.unbegun(&Delivery{Item: item, of: w, session: cmp.Or(item.Session, session)})
 		}
 		return
-	}
-	// The session was extended if less than two thirds of the lease were left. If it may have ended
-	// in the meantime, its earlier items may belong to another session: then nothing is certain
-	// until the store confirms it.
-	if time.Now().Before(w.until) || !w.holds() {
-		w.until = later(w.until, asked.Add(w.config.Lease*66/100))
 	}
 	w.rate.size = 0
 	for _, item := range items {
@@ -182,8 +186,12 @@ func (w *worker) begin(ctx context.Context, asked time.Time, session int64, item
 	}
 	w.rate.size /= max(1, len(items))
 	base := calling.WithCaller(context.WithoutCancel(ctx), func(c *calling.Caller) { c.Consumer, c.Category, c.Upkeep = w.Queue.Name, "", false })
+	certain := true
 	for _, item := range items {
-		f := &Delivery{Item: item, of: w, session: session}
+		// The session was extended if less than two thirds of the lease were left. If it had ended
+		// in the meantime, its earlier items may be another's: this says nothing about them.
+		f := &Delivery{Item: item, of: w, session: cmp.Or(item.Session, session), until: asked.Add(w.config.Lease * 66 / 100)}
+		certain = certain && f.certain()
 		w.deliveries[f.ID()] = f
 		handled, cancel := context.WithCancelCause(base)
 		f.cancel = cancel
@@ -191,7 +199,7 @@ func (w *worker) begin(ctx context.Context, asked time.Time, session int64, item
 		w.ready = append(w.ready, f)
 	}
 	w.fill()
-	if !w.certain() {
+	if !certain {
 		select {
 		case w.beats <- struct{}{}:
 		default:
@@ -213,12 +221,11 @@ func (w *worker) refill() {
 }
 
 // nextReady returns the delivery whose handler is called next. It returns nil if there is no such
-// delivery, and while it is not certain that the session still has the reserved items. It is called
-// under mu.
+// delivery, and while it is not certain that the worker still has it. It is called under mu.
 func (w *worker) nextReady() *Delivery {
 	for len(w.ready) > 0 {
 		f := w.ready[0]
-		if !f.done && (w.busy == w.config.MaxWorkers || !w.certain()) {
+		if !f.done && (w.busy == w.config.MaxWorkers || !f.certain()) {
 			return nil
 		}
 		w.ready[0] = nil

@@ -26,8 +26,7 @@ type lease struct {
 	session    int64
 	leaving    int64 // the session that is left, and the one that follows, until the store has told that it is left
 	next       int64
-	until      time.Time // the session lasts at least until then; by the process's monotonic clock
-	unextended bool      // a warning said that items are lost, and the store has not answered since
+	unextended bool // a warning said that items are lost, and the store has not answered since
 }
 
 func newLease() lease { return lease{beats: make(chan struct{}, 1), session: NewSession()} }
@@ -82,16 +81,16 @@ func (w *worker) renewSession(ctx context.Context, due []*ending) error {
 	}
 	w.mu.Lock()
 	w.notes.Again()
-	for _, f := range w.deliveries {
-		f.moved(l)
-	}
 	for _, e := range slices.Concat(w.pending, due) {
 		e.delivery.moved(l)
 	}
-	if w.session == l.Session { // else it has ended meanwhile, and its items are lost
-		if w.session = l.Next; time.Now().Before(w.until) { // else what it had may have been another's before
-			w.until = later(w.until, w.left.Add(w.config.Lease))
+	for _, f := range w.deliveries {
+		if f.moved(l) && w.session == l.Session && time.Now().Before(f.until) { // else it may have been another's before
+			f.until = later(f.until, w.left.Add(w.config.Lease))
 		}
+	}
+	if w.session == l.Session { // else it has ended meanwhile, and its items are lost
+		w.session = l.Next
 	}
 	w.leaving, w.next = 0, 0
 	w.mu.Unlock()
@@ -100,21 +99,16 @@ func (w *worker) renewSession(ctx context.Context, due []*ending) error {
 	return nil
 }
 
-// holds reports whether the session has a delivery that has not ended. It is called under mu.
-func (w *worker) holds() bool {
+// until returns the first time at which a session that has a delivery may end, unless it is
+// extended. It returns the zero time if no delivery goes on. It is called under mu.
+func (w *worker) until() (first time.Time) {
 	for _, f := range w.deliveries {
-		if !f.done && !f.gone {
-			return true
+		if !f.done && !f.gone && (first.IsZero() || f.until.Before(first)) {
+			first = f.until
 		}
 	}
-	return false
+	return first
 }
-
-// certain reports whether the session's items are still its own, for longer than the margin. It
-// uses the monotonic clock, which goes on while the process is stopped. (On Linux that clock stands
-// still while the machine sleeps: then only the next extension shows that the session is over.) It
-// is called under mu.
-func (w *worker) certain() bool { return time.Now().Before(w.until.Add(-w.margin())) }
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
@@ -139,13 +133,13 @@ func (w *worker) beat(ctx context.Context) {
 		e := queuing.Extension{Queue: w.Queue, Session: w.session, Lease: w.config.Lease}
 		for delivery, f := range w.deliveries {
 			if !f.done && !f.gone {
-				e.Deliveries = append(e.Deliveries, delivery)
+				e.Deliveries, e.Sessions = append(e.Deliveries, delivery), f.own(e.Sessions)
 			}
 		}
 		for _, p := range w.pending {
-			e.Deliveries = append(e.Deliveries, p.Delivery)
+			e.Deliveries, e.Sessions = append(e.Deliveries, p.Delivery), p.delivery.own(e.Sessions)
 		}
-		until := w.until
+		until := w.until()
 		var version int
 		if len(e.Deliveries) > 0 {
 			e.Notes, version = w.notes.News()
@@ -176,8 +170,8 @@ func (w *worker) beatPause() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pause := w.config.Lease / 3
-	if left := time.Until(w.until) - w.margin() - w.config.Lease/10; left < pause && w.holds() {
-		pause = max(left, w.config.Lease/20)
+	if until := w.until(); !until.IsZero() {
+		pause = min(pause, max(time.Until(until)-w.margin()-w.config.Lease/10, w.config.Lease/20))
 	}
 	return pause
 }
@@ -191,20 +185,22 @@ func (w *worker) extended(e queuing.Extension, began time.Time, lost []queuing.D
 	}
 	defer w.fill()                                // what waited to be certain, in the places of what is lost, too
 	alive := err == nil && w.leaving != e.Session // while it is left, nobody knows whose they are
+	until := w.until()
 	switch {
 	case alive:
-		// If all are lost, the session may have ended. Then the items of an earlier take are lost
-		// too, even if this call did not name them because the take was answered later. Nothing is
-		// certain until a call has named them.
-		if keeps(e.Deliveries, lost) {
-			w.until = later(w.until, began.Add(w.config.Lease))
+		// An item that the call did not name, because its take was answered later, keeps its time:
+		// its session may have ended since.
+		for _, delivery := range e.Deliveries {
+			if f := w.deliveries[delivery]; f != nil {
+				f.until = later(f.until, began.Add(w.config.Lease))
+			}
 		}
 		w.answered()
-	case time.Now().Before(w.until.Add(-w.margin())):
+	case until.IsZero() || time.Now().Before(until.Add(-w.margin())):
 		return
 	default: // nobody else may work on them while they go on
 		lost = slices.Collect(maps.Keys(w.deliveries)) // also what was begun since the call was made
-		w.session, w.until = NewSession(), time.Time{}
+		w.session = NewSession()
 		if w.unextended {
 			break // in the same outage
 		}
@@ -235,16 +231,12 @@ func (w *worker) extended(e queuing.Extension, began time.Time, lost []queuing.D
 	}
 }
 
-// keeps reports whether some deliveries are not lost.
-func keeps(all, lost []queuing.Delivery) bool {
-	if len(lost) == 0 {
-		return true
+// own adds the session of a delivery, if it has one of its own.
+func (d *Delivery) own(sessions []int64) []int64 {
+	if d.Item.Session == 0 {
+		return sessions
 	}
-	is := make(map[queuing.Delivery]bool, len(lost))
-	for _, d := range lost {
-		is[d] = true
-	}
-	return slices.ContainsFunc(all, func(d queuing.Delivery) bool { return !is[d] })
+	return append(sessions, d.Item.Session)
 }
 
 // answered logs that the store answers again, if a warning said that items are lost. It is called

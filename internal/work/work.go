@@ -39,11 +39,12 @@ var (
 
 // A Source is a queue of a store.
 type Source struct {
-	// Watch is the store's method. Outage is shared with the store's other callers.
+	// Watch is the store's method: the worker takes no more items from its stop on. Outage is shared
+	// with the store's other callers.
 	Watch  func(category messagestore.Category, interval time.Duration) (bell <-chan messagestore.GlobalPosition, stop func())
 	Outage *outage.Outage
 
-	Driver queuing.Driver
+	Driver queuing.Keeper
 	Queue  queuing.Queue
 	Policy func(ctx context.Context) (queuing.Policy, error) // of a take that begins now
 	Logger logger.Logger
@@ -209,7 +210,6 @@ func (w *worker) wake() {
 func (w *worker) run(ctx context.Context) error {
 	defer close(w.over)
 	bell, stop := w.Watch(w.Queue.Category, w.config.PollInterval)
-	defer stop()
 	beating, endBeat := context.WithCancel(context.WithoutCancel(ctx))
 	var beat sync.WaitGroup
 	beat.Go(func() { w.beat(beating) })
@@ -269,6 +269,7 @@ func (w *worker) run(ctx context.Context) error {
 		timer.Stop()
 	}
 	w.Pokes.Stop().Wait(false)
+	stop()
 	return errors.Join(lasting, w.drain(ctx, lasting != nil && w.config.Hasty))
 }
 
@@ -497,6 +498,9 @@ func (w *worker) takeIn(ctx context.Context, began time.Time, due []*ending, t q
 		}
 		if len(taken.Items) > 0 {
 			w.ticket, w.ticketed = 0, false
+			if !taken.Since.IsZero() {
+				began = taken.Since
+			}
 			w.begin(ctx, began, t.Session, taken.Items)
 		}
 	}
