@@ -16,6 +16,8 @@ GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 BROKERS := brokers/nats brokers/redis brokers/kafka brokers/rabbitmq
 # Their tests run when they, or what they test, was changed: see test/changed.
 SELDOM := brokers/kafka
+# The gate does not run the tests of these, but type-checks them.
+UNTESTED := bench soak internal/demo/messaging intent/redisintent brokers/kafka brokers/rabbitmq
 MODULES := cmd/dibs serve bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
 BENCHED := postgresql redis-server npm
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it, or one goroutine.
@@ -220,9 +222,13 @@ mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, oth
 	cd soak && go build -buildvcs=auto -o ../bin/soak . && exec ../bin/soak mutants $(if $(MUTANTS),--some $(MUTANTS))
 
 .PHONY: lint
-lint: ## Check formatting and lint
-	$(LINT) run ./...
-	@$(call in_modules,$(LINT) run ./...)
+lint: ## Check formatting and lint in the modules that were changed since they last passed
+	@scripts/changed lint '*.go' $(MODULES:%=':!%') go.mod .golangci.yml tools/go.mod -- sh -c '$(LINT) run ./...'
+	@for dir in $(MODULES); do scripts/changed "lint-$$(echo $$dir | tr / -)" "$$dir/*.go" $$dir/go.mod .golangci.yml tools/go.mod -- sh -c 'cd $$0 && $(LINT) run ./...' "$$dir" || exit; done
+
+.PHONY: types
+types: ## Type-check the modules whose tests run in the long tier
+	cd tools && GOWORK=off go run ./typecheck $(addprefix ../,$(UNTESTED))
 
 .PHONY: fix
 fix: ## Do what lint can do by itself
@@ -247,7 +253,7 @@ build: ## Build bin/dibs
 
 # Lint vets, too. Each stage has a budget in seconds, which is twice what it takes on two cores that
 # have built nothing yet.
-STAGES := tidy:60 lint:600 test/race:900 test/changed:400 test/observe:60 test/serve:200 test/brokers:120 demo:90
+STAGES := tidy:60 types:60 lint:600 test/race:900 test/changed:400 test/observe:60 test/serve:200 test/brokers:120 demo:90
 LONG_STAGES := $(foreach stage,$(STAGES),$(firstword $(subst :, ,$(stage)))) test/versions test/bench test/soak test/messaging mutants demo/postgres test/bare soak/ci
 
 .PHONY: ci
