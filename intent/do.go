@@ -120,7 +120,7 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 	defer cancel()
 	if r.err == nil && !r.left {
 		if err = r.refused; err == nil {
-			err = l.finish(finish, r.result, "")
+			err = l.finish(finish, r.result, r.notKept)
 		}
 		if errors.Is(err, messagestore.ErrInvalid) && !errors.Is(err, ErrLeaseLost) { // the work is done all the same
 			err = l.finishWithout(finish, err)
@@ -169,7 +169,8 @@ var errOwnConfirmation = errors.New("the work may have confirmed the lease itsel
 // A returned is how a function ended.
 type returned struct {
 	result   json.RawMessage
-	refused  error // why the result cannot be stored
+	notKept  string // why there is none
+	refused  error  // why the result cannot be stored
 	err      error
 	left     bool // it did not return: it panicked, or ended its goroutine
 	panicked *PanicError
@@ -207,7 +208,7 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 		result, err := f(ctx, l)
 		if r.err = err; err == nil {
 			worked = true
-			r.result, r.refused = encodeResult(result) // by code of the caller's
+			r.result, r.notKept, r.refused = encodeResult(result) // by code of the caller's
 		}
 		r.left = false
 	}()

@@ -36,6 +36,11 @@
 // After a failover or restore that lost messages, tokens keep rising as long as the new server's
 // clock is not behind the old one's by more than the time since the lost grant.
 //
+// # Over a service
+//
+// [NewOver] returns a [Manager] whose intents another process keeps, such as dibs serve: package
+// serve/client has the way there. What you do with a Manager stays the same.
+//
 // # Connections
 //
 // The heartbeat that extends a lease needs a connection. On PostgreSQL it does not wait for

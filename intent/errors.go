@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -67,9 +68,11 @@ type LeaseLostError struct {
 
 // Error names the lease and its successor.
 func (e *LeaseLostError) Error() string {
-	cause := e.cause
+	cause := cmp.Or(e.cause, "the store has no such intent")
 	if by := e.By; by != nil {
 		switch {
+		case by.Token == 0 && !by.Forgotten: // a service does not tell it to a stranger
+			cause = fmt.Sprintf("another caller of the service has taken the intent, which is %v", by.Status)
 		case by.Forgotten:
 			cause = "the intent is done, and was deleted"
 		case by.Token < e.Token || by.Token == e.Token && by.Session != e.Session:

@@ -49,11 +49,11 @@ func (m *Manager) extend(ctx context.Context, h Holder) (*Lease, error) {
 // lease goes on.
 func (m *Manager) Confirm(ctx context.Context, h Holder, result any, writes ...messagestore.StreamWrite) (Intent, error) {
 	return after("confirm lease", func() (*Lease, error) {
-		raw, err := encodeResult(result)
+		raw, notKept, err := encodeResult(result)
 		if err != nil {
 			return nil, err
 		}
-		return m.step(ctx, h, confirmed(raw, ""), writes)
+		return m.step(ctx, h, confirmed(raw, notKept), writes)
 	})
 }
 
@@ -108,6 +108,13 @@ func (m *Manager) ExtendMany(ctx context.Context, holders ...Holder) ([]Extensio
 			return nil, fmt.Errorf("extend leases: holder %d: %w", i, err)
 		}
 	}
+	if m.over != nil {
+		all, err := m.over.ExtendMany(ctx, holders...)
+		if err != nil {
+			return nil, fmt.Errorf("extend leases: %w", err)
+		}
+		return all, nil
+	}
 	all := make([]Extension, len(holders))
 	var steps sync.WaitGroup
 	for i, h := range holders {
@@ -147,7 +154,7 @@ func (m *Manager) lease(h Holder) (*Lease, error) {
 	p.Place.Stream, p.Place.Position = stream, messagestore.NoStream
 	all := []part{p}
 	// Without a salt, so that each holder's step knows the others' as its own.
-	return &Lease{m: m, store: m.store, granted: all, parts: all, ends: saltedEnds("")}, nil
+	return &Lease{m: m, store: m.store, holder: h, granted: all, parts: all, ends: saltedEnds("")}, nil
 }
 
 // step takes a step on h's lease, at the version that it finds.
@@ -158,6 +165,9 @@ func (m *Manager) step(ctx context.Context, h Holder, body func(p *part) message
 	l, err := m.lease(h)
 	if err != nil {
 		return nil, err
+	}
+	if m.over != nil {
+		return l, l.step(ctx, body, writes)
 	}
 	last, err := m.store.Last(ctx, l.Stream())
 	if errors.Is(err, messagestore.ErrNotFound) {

@@ -62,7 +62,7 @@ type Config struct {
 	// may take it, and so on: between 10 ms and 1 minute. A waiter that died in the line delays the
 	// others by the same time. All processes must use the same value.
 	//
-	// Defaults to 1 second.
+	// Defaults to 1 second. Over a [Service] it must be 0, because the service decides.
 	Turn time.Duration
 
 	// Name is the start of the session names that the manager makes, followed by a slash. It tells
@@ -77,7 +77,7 @@ type Config struct {
 	// Any value is refused if the category had an intent before one was stored, for example because
 	// two managers raced. Each [Manager.Reserve] then returns [ErrInvalidConfig], and dibs forget
 	// refuses the category. [New] refuses KeyLife if keys cannot be removed from the store; they
-	// can in PostgreSQL and SQLite only.
+	// can in PostgreSQL and SQLite only. [NewOver] refuses it.
 	//
 	// Defaults to for ever, or to the stored value.
 	KeyLife time.Duration
@@ -99,7 +99,8 @@ type Config struct {
 // nothing to close: it has a goroutine only while a call waits or a lease is kept.
 type Manager struct {
 	store    Store
-	outage   *outage.Outage // of the store
+	over     Service        // instead of a store
+	outage   *outage.Outage // of the store or the service
 	category messagestore.Category
 	config   Config
 	wakeups  *waiting.Wakeups
@@ -114,15 +115,22 @@ type Manager struct {
 // and matches [messagestore.ErrInvalid]. New sends nothing.
 func New(store Store, category messagestore.Category, config *Config) (*Manager, error) {
 	m := &Manager{store: store, outage: outage.Of(store), category: category}
+	return m.configured(config, "store", store)
+}
+
+// configured returns a new manager over a store or service.
+func (m *Manager) configured(config *Config, field string, below any) (*Manager, error) {
 	if config != nil {
 		m.config = *config
 	}
 	c := &m.config
 	setDefault(&c.TTL, defaultTTL)
 	setDefault(&c.Grace, defaultGrace)
-	setDefault(&c.Turn, defaultTurn)
-	if err := m.validate(); err != nil {
-		return nil, fmt.Errorf("intents of %.80q: %w", category, err)
+	if m.over == nil {
+		setDefault(&c.Turn, defaultTurn)
+	}
+	if err := m.validate(field, below); err != nil {
+		return nil, fmt.Errorf("intents of %.80q: %w", m.category, err)
 	}
 	c.TTL = c.TTL.Truncate(time.Millisecond)
 	if categories, is := m.store.(CategoryStore); is {
@@ -138,10 +146,10 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-func (m *Manager) validate() error {
+func (m *Manager) validate(field string, below any) error {
 	var wrong []error
-	if isNil(m.store) {
-		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "must not be nil"))
+	if isNil(below) {
+		wrong = append(wrong, messagestore.NewInvalidError(field, nil, "must not be nil"))
 	}
 	if err := m.category.Validate(); err != nil {
 		wrong = append(wrong, err)
@@ -152,12 +160,16 @@ func (m *Manager) validate() error {
 	wrong = append(wrong,
 		bounded("TTL", c.TTL, intentlog.MinTTL, intentlog.MaxTTL),
 		bounded("Grace", c.Grace, minGrace, maxGrace),
-		bounded("Turn", c.Turn, minTurn, maxTurn),
 	)
+	if m.over == nil {
+		wrong = append(wrong, bounded("Turn", c.Turn, minTurn, maxTurn))
+	} else if c.Turn != 0 {
+		wrong = append(wrong, invalid("Turn", c.Turn, "must be 0, because the service decides on it", ErrInvalidConfig))
+	}
 	if c.Heartbeat != 0 {
 		wrong = append(wrong, validateHeartbeat(c.Heartbeat, c.TTL))
 	}
-	if !isNil(m.store) {
+	if !isNil(below) {
 		categories, is := m.store.(CategoryStore)
 		wrong = append(wrong, ofConfig(removal.ValidateKeyLife(c.KeyLife, is && categories.Forgets())))
 	}

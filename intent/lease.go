@@ -27,9 +27,10 @@ import (
 // The store alone decides whether a step on a lease succeeds, by the version of the intent's
 // stream. The lease's own clock only tells its holder when to stop.
 type Lease struct {
-	m     *Manager
-	store Store                 // through which the steps are written
-	cause *messagestore.Message // for a resumed lease; else its grant
+	m      *Manager
+	store  Store                 // through which the steps are written; nil over a service
+	holder Holder                // by which a service knows it
+	cause  *messagestore.Message // for a resumed lease; else its grant
 
 	granted []part // as they were granted, for the fields that never change
 	ends    *ends
@@ -230,7 +231,8 @@ func validateReason(reason string) error {
 
 // Confirm ends the lease with a result, for ever: every later request for the intent returns that
 // result. The result is encoded with encoding/json, and has at most 512 KiB; nil means no result.
-// The writes are appended in the same step: either all or nothing is written. If you confirm again
+// A [NotKept] says why there is none. The writes are appended in the same step: either all or nothing
+// is written. If you confirm again
 // with the same result, Confirm writes nothing and returns nil, even if another Lease of the same
 // session has confirmed it.
 //
@@ -239,9 +241,9 @@ func validateReason(reason string) error {
 // [messagestore.ErrVersionConflict] and the lease goes on; it also goes on if the result is
 // refused.
 func (l *Lease) Confirm(ctx context.Context, result any, writes ...messagestore.StreamWrite) error {
-	raw, err := encodeResult(result)
+	raw, notKept, err := encodeResult(result)
 	if err == nil {
-		err = l.confirm(ctx, raw, "", writes)
+		err = l.confirm(ctx, raw, notKept, writes)
 	}
 	if err != nil {
 		return fmt.Errorf("confirm lease: %w", err)
@@ -347,20 +349,21 @@ var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting}
 // extensions and new waiters. If the transaction fails, [Lease.Lost] reports whether the cause was
 // a lost lease.
 //
-// If the result does not encode, every use of the writes fails with an error that matches
-// [messagestore.ErrInvalid].
+// If the result does not encode, or the lease is of a [Service], every use of the writes fails with
+// an error that matches [messagestore.ErrInvalid].
 func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []messagestore.StreamWrite {
-	raw, err := encodeResult(result)
+	raw, notKept, err := encodeResult(result)
+	err = cmp.Or(l.m.overErr("a confirmation"), err)
 	parts := l.snapshot()
 	all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes))
 	for _, p := range parts {
 		var body messagestore.Body = refused{err}
 		if err == nil {
-			body = p.confirmed(raw, "")
+			body = p.confirmed(raw, notKept)
 		}
 		all = append(all, messagestore.StreamWrite{
 			Stream: p.Place.Stream, Expected: p.Place.Position, Past: past, After: p.Place.ID, Final: true,
-			Bodies: []messagestore.Body{messagestore.Envelope{ID: l.ends.confirmation(&p, intentlog.Confirmed{Result: raw}), Body: body, Metadata: p.Metadata}},
+			Bodies: []messagestore.Body{messagestore.Envelope{ID: l.ends.confirmation(&p, intentlog.Confirmed{Result: raw, NotKept: notKept}), Body: body, Metadata: p.Metadata}},
 		})
 	}
 	return append(all, writes...)
@@ -376,12 +379,16 @@ func (refused) MessageType() string { return intentlog.TypeConfirmed }
 func (r refused) MarshalJSON() ([]byte, error) { return nil, r.err }
 
 // Guarded returns writes without messages, one for each key, that fail unless the holder still has
-// the lease. Add them to a transaction that does a part of the work.
+// the lease. Add them to a transaction that does a part of the work. If the lease is of a [Service],
+// every use of them fails.
 func (l *Lease) Guarded() []messagestore.StreamWrite {
 	parts := l.snapshot()
 	checks := make([]messagestore.StreamWrite, len(parts))
 	for i, p := range parts {
 		checks[i] = messagestore.StreamWrite{Stream: p.Place.Stream, Expected: p.Place.Position, Past: past, After: p.Place.ID, Final: true}
+		if err := l.m.overErr("a guard"); err != nil {
+			checks[i].Bodies = []messagestore.Body{refused{err}}
+		}
 	}
 	return checks
 }
@@ -410,9 +417,13 @@ func (l *Lease) Lost(err error) bool {
 // commit.
 //
 // In checks whether the store has the lease. The error matches [ErrLeaseLost] if it has another
-// lease, and [messagestore.ErrNotFound] if it has no lease.
+// lease, and [messagestore.ErrNotFound] if it has no lease. It is [messagestore.ErrNotSupported] for
+// the lease of a [Service].
 func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("lease in a transaction: %w", err)
+	}
+	if err := l.m.overErr("the lease"); err != nil {
 		return nil, fmt.Errorf("lease in a transaction: %w", err)
 	}
 	if isNil(store) {
@@ -467,6 +478,10 @@ func (l *Lease) compare(p *part, s *intentlog.State) *LeaseLostError {
 func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, writes []messagestore.StreamWrite) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if l.m.over != nil {
+		p := l.snapshot()[0]
+		return l.stepOver(ctx, p, body(&p), writes)
 	}
 	for {
 		parts := l.snapshot()
@@ -759,20 +774,27 @@ func (l *Lease) endedByItself() bool {
 	return l.byItself
 }
 
-// encodeResult returns result as JSON, nil for a nil result.
-func encodeResult(result any) (json.RawMessage, error) {
+// NotKept is a result of work that is done, but cannot be stored, and says why: at most 500 bytes,
+// for operators. The intent is done without a result, and [Intent.NotKept] has the reason.
+type NotKept string
+
+// encodeResult returns result as JSON, nil for a nil result, or why it is not kept.
+func encodeResult(result any) (raw json.RawMessage, notKept string, err error) {
 	if result == nil {
-		return nil, nil
+		return nil, "", nil
 	}
-	raw, err := exactjson.Marshal(result)
+	if reason, is := result.(NotKept); is {
+		return nil, reasonText(string(reason)), nil
+	}
+	raw, err = exactjson.Marshal(result)
 	if err != nil {
-		return nil, messagestore.NewInvalidError("result", nil, fmt.Sprintf("must encode as JSON: %v", err))
+		return nil, "", messagestore.NewInvalidError("result", nil, fmt.Sprintf("must encode as JSON: %v", err))
 	}
 	if len(raw) > maxResult {
-		return nil, messagestore.NewInvalidError("result", raw, fmt.Sprintf("must be at most %d bytes", maxResult))
+		return nil, "", messagestore.NewInvalidError("result", raw, fmt.Sprintf("must be at most %d bytes", maxResult))
 	}
 	if string(raw) == "null" {
-		return nil, nil
+		return nil, "", nil
 	}
-	return raw, nil
+	return raw, "", nil
 }

@@ -17,25 +17,32 @@ import (
 // Lookup returns the current state of an intent. If the intent was never reserved, the error
 // matches [messagestore.ErrNotFound].
 func (m *Manager) Lookup(ctx context.Context, scope, key string) (Intent, error) {
-	s, now, err := m.look(ctx, scope, key)
+	i, err := m.look(ctx, scope, key)
 	if err != nil {
 		return Intent{}, fmt.Errorf("look up intent: %w", err)
+	}
+	return i, nil
+}
+
+func (m *Manager) look(ctx context.Context, scope, key string) (Intent, error) {
+	if err := ctx.Err(); err != nil {
+		return Intent{}, err
+	}
+	stream, err := m.Stream(scope, key)
+	if err != nil {
+		return Intent{}, err
+	}
+	if m.over != nil {
+		return m.over.Lookup(ctx, scope, key)
+	}
+	s, now, err := m.lookAt(ctx, stream)
+	if err != nil {
+		return Intent{}, err
 	}
 	return intentOf(s, now, m.config.Turn), nil
 }
 
-// look returns the state of an intent and, if it has a lease, the store's time.
-func (m *Manager) look(ctx context.Context, scope, key string) (*intentlog.State, time.Time, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, time.Time{}, err
-	}
-	stream, err := m.Stream(scope, key)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	return m.lookAt(ctx, stream)
-}
-
+// lookAt returns the state of an intent and, if it has a lease, the store's time.
 func (m *Manager) lookAt(ctx context.Context, stream messagestore.StreamName) (*intentlog.State, time.Time, error) {
 	last, err := m.store.Last(ctx, stream)
 	if err != nil {
@@ -62,6 +69,13 @@ func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) 
 	stream, err := m.Stream(scope, key)
 	if err != nil {
 		return Intent{}, fmt.Errorf("await intent: %w", err)
+	}
+	if m.over != nil {
+		i, err := m.over.Await(ctx, scope, key)
+		if err != nil {
+			return Intent{}, fmt.Errorf("await %s: %w", stream, err)
+		}
+		return i, nil
 	}
 	w := m.wakeups.NewWaiter()
 	defer w.Leave()
@@ -129,6 +143,9 @@ func (m *Manager) forceRelease(ctx context.Context, scope, key, reason string) e
 	if err != nil {
 		return err
 	}
+	if m.over != nil {
+		return m.over.ForceRelease(ctx, scope, key, reason)
+	}
 	last, err := m.store.Last(ctx, stream)
 	for err == nil {
 		var s *intentlog.State
@@ -193,6 +210,9 @@ func (m *Manager) List(ctx context.Context, filter Filter) ([]Intent, error) {
 }
 
 func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
+	if m.over != nil {
+		return m.listOver(ctx, filter)
+	}
 	store, err := m.toList(ctx, &filter)
 	if err != nil {
 		return nil, err
@@ -223,11 +243,15 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 			all = append(all, i)
 		}
 	}
-	slices.SortFunc(all, func(a, b Intent) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Stream, b.Stream)) })
+	slices.SortFunc(all, byGrant)
 	if len(corrupt) > 0 {
 		return all, newCorruptStreams(corrupt)
 	}
 	return all, nil
+}
+
+func byGrant(a, b Intent) int {
+	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Stream, b.Stream))
 }
 
 // The bounds of one call of [Manager.ListPage]: of the messages of one read of the category, of the
@@ -273,6 +297,9 @@ func (m *Manager) listPage(ctx context.Context, filter Filter, from messagestore
 	store, err := m.toList(ctx, &filter)
 	if err != nil {
 		return Page{}, err
+	}
+	if m.over != nil {
+		return m.over.ListPage(ctx, filter, from, limit)
 	}
 	if from == 0 {
 		if from, err = m.since(ctx, store, filter); err != nil {
@@ -371,7 +398,7 @@ func (m *Manager) toList(ctx context.Context, filter *Filter) (CategoryStore, er
 		}
 	}
 	store, ok := m.store.(CategoryStore)
-	if !ok {
+	if !ok && m.over == nil {
 		return nil, messagestore.ErrNotSupported
 	}
 	return store, nil

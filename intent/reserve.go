@@ -163,6 +163,8 @@ type Intent struct {
 	Token   int64  // of the last grant
 	Attempt int    // how many grants there have been
 
+	Last messagestore.Mark // its last message; from a [Service] without id and time
+
 	Since time.Time     // of the last grant, by the store's clock
 	Until time.Time     // of a lease: when it ends, by the store's clock
 	Left  time.Duration // of a lease: how long it still lasts; if it is not yours, until the turns of the line are over
@@ -179,7 +181,7 @@ type Intent struct {
 // intentOf returns an intent at now, by the store's clock, for a session that is not in the line.
 func intentOf(s *intentlog.State, now time.Time, turn time.Duration) Intent {
 	i := Intent{
-		Stream: s.Place.Stream, Session: s.Session, Token: s.Token, Attempt: s.Attempt, Since: time.UnixMicro(s.Token).UTC(),
+		Stream: s.Place.Stream, Session: s.Session, Token: s.Token, Attempt: s.Attempt, Last: s.Place, Since: time.UnixMicro(s.Token).UTC(),
 		Line: slices.Clone(s.Line), Result: s.Result, NotKept: s.NotKept, Forgotten: s.Deleted, Released: s.Released, By: s.By, Reason: s.Reason,
 	}
 	i.Scope, i.Key = intentlog.ScopeAndKey(s.Place.Stream)
@@ -345,6 +347,9 @@ func digest(content any) (string, error) {
 
 // run tries until the request has its answer.
 func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
+	if a.m.over != nil {
+		return a.runOver(ctx)
+	}
 	if err := a.m.declare(ctx); err != nil {
 		return Answer{}, err
 	}
@@ -403,6 +408,7 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 func (a *attempt) giveBack(ctx context.Context, until time.Time) {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
+	a.request.Wait = 0
 	var l *Lease
 	err := steps.Do(ctx, func() error {
 		if l == nil {
@@ -424,6 +430,10 @@ func (a *attempt) giveBack(ctx context.Context, until time.Time) {
 // writes again at the versions that it found. If their states are already known, as of a time by
 // the store's clock, it begins with these. With [Held] it also returns the store's time.
 func (a *attempt) try(ctx context.Context, known time.Time) (Answer, time.Time, error) {
+	if a.m.over != nil {
+		answer, err := a.askOver(ctx)
+		return answer, time.Time{}, err
+	}
 	if known.IsZero() {
 		for i := range a.keys {
 			a.keys[i].met = nil

@@ -655,6 +655,10 @@ func streamsError(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
+// Encode returns writes as a driver gets them, to be sent elsewhere. Each message has an id. The error
+// matches [ErrInvalid] if a store would refuse them.
+func Encode(writes ...StreamWrite) ([]Append, error) { return encodeAll(writes) }
+
 func encodeAll(writes []StreamWrite) ([]Append, error) {
 	if len(writes) > MaxWriteStreams {
 		return nil, NewInvalidError("batch", len(writes), fmt.Sprintf("must be at most %d streams", MaxWriteStreams))

@@ -133,7 +133,7 @@ var mutants = []mutant{
 	},
 	{
 		"a refused result is confirmed as none", "lease.go",
-		"		if err == nil {\n			body = p.confirmed(raw, \"\")\n		}", "		body = p.confirmed(raw, \"\")",
+		"		if err == nil {\n			body = p.confirmed(raw, notKept)\n		}", "		body = p.confirmed(raw, notKept)",
 		[]string{transactTests + "RefusedResultConfirmsNothing"},
 	},
 	{
