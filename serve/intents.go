@@ -82,6 +82,7 @@ func (h intents) Reserve(ctx context.Context, r *v1.ReserveRequest) (*v1.Reserve
 		res.Lease = &v1.Lease{
 			Name: r.GetName(), SessionId: r.GetSessionId(), FencingToken: answer.Lease.Token(), Attempt: int32(answer.Lease.Attempt()),
 			ExpireTime: timestamppb.New(answer.Lease.Until()), Ttl: durationpb.New(answer.Intent.Left),
+			Version: int64(answer.Intent.Last.Position), GlobalPosition: int64(answer.Intent.Last.GlobalPosition),
 		}
 	} else {
 		res.Intent = intentOf(c, answer.Intent)
@@ -96,6 +97,8 @@ func intentOf(c *caller, i intent.Intent) *v1.Intent {
 		Name:  &v1.IntentName{Category: string(i.Stream.Category()), Scope: i.Scope, Key: i.Key},
 		State: stateOf(i.Status), Attempt: int32(i.Attempt), GrantTime: timestamppb.New(i.Since), Left: durationpb.New(i.Left),
 		ResultJson: string(i.Result), Waiting: int32(len(i.Line)), ReleaseReason: i.Reason,
+		NotKept: i.NotKept, Forgotten: i.Forgotten, Released: i.Released, ReleasedBy: i.By,
+		Version: int64(i.Last.Position), GlobalPosition: int64(i.Last.GlobalPosition),
 	}
 	if own, ok := c.own(i.Session); ok {
 		out.SessionId, out.FencingToken = own, i.Token
@@ -148,6 +151,7 @@ func lostTo(c *caller, err error) (v1.LeaseOutcome, *v1.Intent, bool) {
 func leaseOf(l *v1.Lease, i intent.Intent) *v1.Lease {
 	return &v1.Lease{
 		Name: l.GetName(), SessionId: l.GetSessionId(), FencingToken: i.Token, Attempt: int32(i.Attempt), ExpireTime: timestamppb.New(i.Until), Ttl: durationpb.New(i.Left),
+		Version: int64(i.Last.Position), GlobalPosition: int64(i.Last.GlobalPosition),
 	}
 }
 
@@ -217,10 +221,15 @@ func (h intents) Confirm(ctx context.Context, r *v1.ConfirmRequest) (*v1.Confirm
 		return nil, err
 	}
 	var result any
-	if r.GetResultJson() != "" {
+	switch {
+	case r.GetNotKept() != "" && r.GetResultJson() != "":
+		return nil, invalid("not_kept", r.GetNotKept(), "must be empty if there is a result")
+	case r.GetNotKept() != "":
+		result = intent.NotKept(r.GetNotKept())
+	case r.GetResultJson() != "":
 		result = json.RawMessage(r.GetResultJson())
 	}
-	_, err = m.Confirm(ctx, holder, result, writes...)
+	confirmed, err := m.Confirm(ctx, holder, result, writes...)
 	if outcome, by, lost := lostTo(c, err); lost {
 		return &v1.ConfirmResponse{Outcome: outcome, Intent: by}, nil
 	}
@@ -230,7 +239,7 @@ func (h intents) Confirm(ctx context.Context, r *v1.ConfirmRequest) (*v1.Confirm
 	case err != nil:
 		return nil, fail(err)
 	}
-	return &v1.ConfirmResponse{Outcome: v1.LeaseOutcome_LEASE_OUTCOME_OK}, nil
+	return &v1.ConfirmResponse{Outcome: v1.LeaseOutcome_LEASE_OUTCOME_OK, Intent: intentOf(c, confirmed)}, nil
 }
 
 // Release ends a lease without a result.
@@ -239,14 +248,14 @@ func (h intents) Release(ctx context.Context, r *v1.ReleaseRequest) (*v1.Release
 	if err != nil {
 		return nil, err
 	}
-	_, err = m.Release(ctx, holder, r.GetReason())
+	released, err := m.Release(ctx, holder, r.GetReason())
 	if outcome, by, lost := lostTo(c, err); lost {
 		return &v1.ReleaseResponse{Outcome: outcome, Intent: by}, nil
 	}
 	if err != nil {
 		return nil, fail(err)
 	}
-	return &v1.ReleaseResponse{Outcome: v1.LeaseOutcome_LEASE_OUTCOME_OK}, nil
+	return &v1.ReleaseResponse{Outcome: v1.LeaseOutcome_LEASE_OUTCOME_OK, Intent: intentOf(c, released)}, nil
 }
 
 // GetIntent returns an intent, at once or when it is not held.

@@ -3,6 +3,12 @@
 //
 //	c, err := client.New("https://dibs.example.com", &client.Config{Key: os.Getenv("DIBS_KEY")})
 //	...
+//	intents, err := c.IntentManager("payment:intent", nil)
+//	...
+//	receipt, answer, err := intent.Do(ctx, intents, intent.Request{Key: "order 1", Content: order}, pay)
+//
+// The calls themselves are there too:
+//
 //	answer, err := c.Intents.Reserve(ctx, &dibsv1.ReserveRequest{...})
 package client
 
@@ -58,7 +64,8 @@ type Client struct {
 	Store   dibsv1connect.StoreServiceClient
 	Admin   dibsv1connect.AdminServiceClient
 
-	transport *http.Transport
+	transport  *http.Transport
+	extensions *extensions // of leases
 }
 
 // New returns a client of the server at a URL, by gRPC. It makes no call.
@@ -87,6 +94,7 @@ func New(address string, config *Config) (*Client, error) {
 	options := []connect.ClientOption{connect.WithGRPC(), connect.WithInterceptors(&repeats{key: config.Key, patience: patience})}
 	web := &http.Client{Transport: c.transport}
 	c.Intents = dibsv1connect.NewIntentServiceClient(web, address, options...)
+	c.extensions = &extensions{service: c.Intents}
 	c.Queues = dibsv1connect.NewQueueServiceClient(web, address, options...)
 	c.Store = dibsv1connect.NewStoreServiceClient(web, address, options...)
 	c.Admin = dibsv1connect.NewAdminServiceClient(web, address, options...)

@@ -19,19 +19,20 @@ import (
 // server's place, and still as a [*connect.Error]. If the call was a write, and the server may have
 // written, it matches [messagestore.ErrOutcomeUnknown].
 func libraryError(err error, write bool) error {
-	coded, ok := errors.AsType[*connect.Error](err)
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case write && !isDefinite(err):
-		return &wireError{messagestore.ErrOutcomeUnknown, err}
-	case !ok:
+	}
+	var kind error
+	if coded, ok := errors.AsType[*connect.Error](err); ok {
+		kind = kindOf(coded)
+	}
+	if write && !isDefinite(err) {
+		kind = errors.Join(messagestore.ErrOutcomeUnknown, kind)
+	}
+	if kind == nil {
 		return err
 	}
-	if kind := kindOf(coded); kind != nil {
-		return &wireError{kind, err}
-	}
-	return err
+	return &wireError{kind, err}
 }
 
 // A wireError is an error of the library that came by a call. Its text is the server's.

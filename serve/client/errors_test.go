@@ -34,11 +34,11 @@ import (
 type failing struct {
 	messagestore.Driver
 
-	with atomic.Value
+	with atomic.Pointer[error]
 }
 
 func (f *failing) Last(context.Context, messagestore.StreamName, string) (*messagestore.Message, error) {
-	return nil, *f.with.Load().(*error)
+	return nil, *f.with.Load()
 }
 
 // Each error that a server sends is the library's again at the client.
@@ -53,26 +53,28 @@ func TestAnErrorIsTheSameBeyondTheWire(t *testing.T) {
 	h.EnableHTTP2 = true
 	h.StartTLS()
 	defer h.Close()
-	c, err := New(h.URL, &Config{TLS: h.Client().Transport.(*http.Transport).TLSClientConfig, Patience: -1})
+	transport, ok := h.Client().Transport.(*http.Transport)
+	require.True(t, ok)
+	c, err := New(h.URL, &Config{TLS: transport.TLSClientConfig, Patience: -1})
 	require.NoError(t, err)
 	defer c.Close()
 	all := []error{
 		messagestore.ErrNotFound, messagestore.ErrIDConflict, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, messagestore.ErrDeleted, messagestore.ErrInvalid,
 		queue.ErrRemoved, queue.ErrTooManyQueues, intent.ErrDone, intent.ErrCorrupt,
 	}
-	for _, sent := range all {
+	for i, sent := range all {
 		wrapped := fmt.Errorf("the store says: %w", sent)
 		driver.with.Store(&wrapped)
 		_, err := c.Intents.GetIntent(t.Context(), &v1.GetIntentRequest{Name: &v1.IntentName{Category: "pay:intent", Key: "k"}})
 		require.ErrorIs(t, err, sent)
-		for _, other := range all {
-			require.Equal(t, sent == other, errors.Is(err, other), "%v is %v", err, other)
+		for j, other := range all {
+			require.Equal(t, i == j, errors.Is(err, other), "%v is %v", err, other)
 		}
 		require.Equal(t, waiting.Lasts(sent), waiting.Lasts(err), "%v", err)
 		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, "it was a read")
 	}
 
-	closed := error(messagestore.ErrClosed)
+	closed := messagestore.ErrClosed
 	driver.with.Store(&closed)
 	_, err = c.Intents.GetIntent(t.Context(), &v1.GetIntentRequest{Name: &v1.IntentName{Category: "pay:intent", Key: "k"}})
 	require.ErrorIs(t, err, calling.ErrLasting, "another attempt does not help")
@@ -144,6 +146,7 @@ func TestAWriteThatMayHaveHappenedIsUnknown(t *testing.T) {
 		"the connection is lost, for a read":   {attempts: []error{lost}, read: true, also: io.ErrUnexpectedEOF},
 		"the server does not know":             {attempts: []error{unknown}, unknown: true},
 		"a proxy does not know":                {attempts: []error{proxy}, unknown: true},
+		"its time is over at the server":       {attempts: []error{wire(connect.CodeDeadlineExceeded)}, unknown: true, also: context.DeadlineExceeded},
 		"the store is away":                    {attempts: []error{away}},
 		"the server drains":                    {attempts: []error{draining}},
 		"nobody listens":                       {attempts: []error{refused}},

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -63,6 +64,41 @@ func Example() {
 	// {"order":1} LEASE_OUTCOME_OK
 	// {"order":2} LEASE_OUTCOME_OK
 	// [SETTLEMENT_OUTCOME_DONE SETTLEMENT_OUTCOME_DONE] <nil>
+}
+
+// A payment is carried out once, however often it is asked for. With intent.New over a store, the
+// rest of the program would be the same.
+func ExampleClient_IntentManager() {
+	address, stop := server()
+	defer stop()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	c, err := client.New(address, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close()
+	intents, err := c.IntentManager("payment:intent", nil)
+	if err != nil {
+		panic(err)
+	}
+	order := map[string]int{"amount": 10}
+	for range 2 {
+		receipt, answer, err := intent.Do(ctx, intents, intent.Request{Key: "order 1", Content: order},
+			func(_ context.Context, lease *intent.Lease) (string, error) {
+				fmt.Println("pay, attempt", lease.Attempt()) // with lease.Token()
+				return "receipt 17", nil
+			})
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(answer.Outcome, receipt)
+	}
+	// Output:
+	// pay, attempt 1
+	// reserved receipt 17
+	// done receipt 17
 }
 
 // server serves a store in memory.

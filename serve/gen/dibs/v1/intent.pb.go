@@ -255,9 +255,12 @@ type Lease struct {
 	ExpireTime   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`        // for people: do not compare it with your clock
 	// How long the lease lasts without an extension. Count it from before you sent the call, less a
 	// tenth.
-	Ttl           *durationpb.Duration `protobuf:"bytes,6,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Ttl *durationpb.Duration `protobuf:"bytes,6,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// Where the message of this step is, as the cause of messages that follow from it.
+	Version        int64 `protobuf:"varint,7,opt,name=version,proto3" json:"version,omitempty"` // in the intent's stream
+	GlobalPosition int64 `protobuf:"varint,8,opt,name=global_position,json=globalPosition,proto3" json:"global_position,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Lease) Reset() {
@@ -332,22 +335,42 @@ func (x *Lease) GetTtl() *durationpb.Duration {
 	return nil
 }
 
+func (x *Lease) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Lease) GetGlobalPosition() int64 {
+	if x != nil {
+		return x.GlobalPosition
+	}
+	return 0
+}
+
 type Intent struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          *IntentName            `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	State         IntentState            `protobuf:"varint,2,opt,name=state,proto3,enum=dibs.v1.IntentState" json:"state,omitempty"`
-	SessionId     string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`           // of the last grant, if it is one of your key's sessions
-	FencingToken  int64                  `protobuf:"varint,4,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"` // the same
-	Attempt       int32                  `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`                               // how many grants there were
-	GrantTime     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=grant_time,json=grantTime,proto3" json:"grant_time,omitempty"`
-	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	Left          *durationpb.Duration   `protobuf:"bytes,8,opt,name=left,proto3" json:"left,omitempty"`                               // until another session may have it
-	ResultJson    string                 `protobuf:"bytes,9,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"` // empty: none
-	Waiting       int32                  `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`                       // sessions in the line
-	ReleaseReason string                 `protobuf:"bytes,11,opt,name=release_reason,json=releaseReason,proto3" json:"release_reason,omitempty"`
-	KeyId         string                 `protobuf:"bytes,12,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"` // of the last grant: the key whose session it is
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           *IntentName            `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	State          IntentState            `protobuf:"varint,2,opt,name=state,proto3,enum=dibs.v1.IntentState" json:"state,omitempty"`
+	SessionId      string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`           // of the last grant, if it is one of your key's sessions
+	FencingToken   int64                  `protobuf:"varint,4,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"` // the same
+	Attempt        int32                  `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`                               // how many grants there were
+	GrantTime      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=grant_time,json=grantTime,proto3" json:"grant_time,omitempty"`
+	ExpireTime     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	Left           *durationpb.Duration   `protobuf:"bytes,8,opt,name=left,proto3" json:"left,omitempty"`                               // until another session may have it
+	ResultJson     string                 `protobuf:"bytes,9,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"` // empty: none
+	Waiting        int32                  `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`                       // sessions in the line
+	ReleaseReason  string                 `protobuf:"bytes,11,opt,name=release_reason,json=releaseReason,proto3" json:"release_reason,omitempty"`
+	KeyId          string                 `protobuf:"bytes,12,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`                             // of the last grant: the key whose session it is
+	NotKept        string                 `protobuf:"bytes,13,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`                       // of DONE: why the result could not be stored
+	Forgotten      bool                   `protobuf:"varint,14,opt,name=forgotten,proto3" json:"forgotten,omitempty"`                                 // of DONE: an operator deleted the result
+	Released       bool                   `protobuf:"varint,15,opt,name=released,proto3" json:"released,omitempty"`                                   // of FREE: it was released, and not only the lease's time is over
+	ReleasedBy     string                 `protobuf:"bytes,16,opt,name=released_by,json=releasedBy,proto3" json:"released_by,omitempty"`              // the operator, if one released it
+	Version        int64                  `protobuf:"varint,17,opt,name=version,proto3" json:"version,omitempty"`                                     // of its stream
+	GlobalPosition int64                  `protobuf:"varint,18,opt,name=global_position,json=globalPosition,proto3" json:"global_position,omitempty"` // of its last message
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Intent) Reset() {
@@ -462,6 +485,48 @@ func (x *Intent) GetKeyId() string {
 		return x.KeyId
 	}
 	return ""
+}
+
+func (x *Intent) GetNotKept() string {
+	if x != nil {
+		return x.NotKept
+	}
+	return ""
+}
+
+func (x *Intent) GetForgotten() bool {
+	if x != nil {
+		return x.Forgotten
+	}
+	return false
+}
+
+func (x *Intent) GetReleased() bool {
+	if x != nil {
+		return x.Released
+	}
+	return false
+}
+
+func (x *Intent) GetReleasedBy() string {
+	if x != nil {
+		return x.ReleasedBy
+	}
+	return ""
+}
+
+func (x *Intent) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Intent) GetGlobalPosition() int64 {
+	if x != nil {
+		return x.GlobalPosition
+	}
+	return 0
 }
 
 type ReserveRequest struct {
@@ -764,6 +829,7 @@ type ConfirmRequest struct {
 	Lease         *Lease                 `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
 	ResultJson    string                 `protobuf:"bytes,2,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"` // at most 512 KiB; empty: none
 	Writes        []*StreamWrite         `protobuf:"bytes,3,rep,name=writes,proto3" json:"writes,omitempty"`                           // in the same step: all is written, or nothing
+	NotKept       string                 `protobuf:"bytes,4,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`          // in place of a result: why it cannot be stored, at most 500 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -819,10 +885,17 @@ func (x *ConfirmRequest) GetWrites() []*StreamWrite {
 	return nil
 }
 
+func (x *ConfirmRequest) GetNotKept() string {
+	if x != nil {
+		return x.NotKept
+	}
+	return ""
+}
+
 type ConfirmResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Outcome       LeaseOutcome           `protobuf:"varint,1,opt,name=outcome,proto3,enum=dibs.v1.LeaseOutcome" json:"outcome,omitempty"`
-	Intent        *Intent                `protobuf:"bytes,2,opt,name=intent,proto3" json:"intent,omitempty"` // of LOST
+	Intent        *Intent                `protobuf:"bytes,2,opt,name=intent,proto3" json:"intent,omitempty"` // of OK and LOST: as it is now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -926,7 +999,7 @@ func (x *ReleaseRequest) GetReason() string {
 type ReleaseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Outcome       LeaseOutcome           `protobuf:"varint,1,opt,name=outcome,proto3,enum=dibs.v1.LeaseOutcome" json:"outcome,omitempty"`
-	Intent        *Intent                `protobuf:"bytes,2,opt,name=intent,proto3" json:"intent,omitempty"` // of LOST
+	Intent        *Intent                `protobuf:"bytes,2,opt,name=intent,proto3" json:"intent,omitempty"` // of OK and LOST: as it is now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1224,7 +1297,7 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"IntentName\x12\x1a\n" +
 	"\bcategory\x18\x01 \x01(\tR\bcategory\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\tR\x03key\"\xf8\x01\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\"\xbb\x02\n" +
 	"\x05Lease\x12'\n" +
 	"\x04name\x18\x01 \x01(\v2\x13.dibs.v1.IntentNameR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1233,7 +1306,9 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"\aattempt\x18\x04 \x01(\x05R\aattempt\x12;\n" +
 	"\vexpire_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x12+\n" +
-	"\x03ttl\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\xdb\x03\n" +
+	"\x03ttl\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x18\n" +
+	"\aversion\x18\a \x01(\x03R\aversion\x12'\n" +
+	"\x0fglobal_position\x18\b \x01(\x03R\x0eglobalPosition\"\x94\x05\n" +
 	"\x06Intent\x12'\n" +
 	"\x04name\x18\x01 \x01(\v2\x13.dibs.v1.IntentNameR\x04name\x12*\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x14.dibs.v1.IntentStateR\x05state\x12\x1d\n" +
@@ -1251,7 +1326,14 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"\awaiting\x18\n" +
 	" \x01(\x05R\awaiting\x12%\n" +
 	"\x0erelease_reason\x18\v \x01(\tR\rreleaseReason\x12\x15\n" +
-	"\x06key_id\x18\f \x01(\tR\x05keyId\"\x83\x02\n" +
+	"\x06key_id\x18\f \x01(\tR\x05keyId\x12\x19\n" +
+	"\bnot_kept\x18\r \x01(\tR\anotKept\x12\x1c\n" +
+	"\tforgotten\x18\x0e \x01(\bR\tforgotten\x12\x1a\n" +
+	"\breleased\x18\x0f \x01(\bR\breleased\x12\x1f\n" +
+	"\vreleased_by\x18\x10 \x01(\tR\n" +
+	"releasedBy\x12\x18\n" +
+	"\aversion\x18\x11 \x01(\x03R\aversion\x12'\n" +
+	"\x0fglobal_position\x18\x12 \x01(\x03R\x0eglobalPosition\"\x83\x02\n" +
 	"\x0eReserveRequest\x12'\n" +
 	"\x04name\x18\x01 \x01(\v2\x13.dibs.v1.IntentNameR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1271,12 +1353,13 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\v2\x0e.dibs.v1.LeaseR\x05lease\x12'\n" +
 	"\x06intent\x18\x03 \x01(\v2\x0f.dibs.v1.IntentR\x06intent\"F\n" +
 	"\x14ExtendLeasesResponse\x12.\n" +
-	"\aresults\x18\x01 \x03(\v2\x14.dibs.v1.LeaseResultR\aresults\"\x85\x01\n" +
+	"\aresults\x18\x01 \x03(\v2\x14.dibs.v1.LeaseResultR\aresults\"\xa0\x01\n" +
 	"\x0eConfirmRequest\x12$\n" +
 	"\x05lease\x18\x01 \x01(\v2\x0e.dibs.v1.LeaseR\x05lease\x12\x1f\n" +
 	"\vresult_json\x18\x02 \x01(\tR\n" +
 	"resultJson\x12,\n" +
-	"\x06writes\x18\x03 \x03(\v2\x14.dibs.v1.StreamWriteR\x06writes\"k\n" +
+	"\x06writes\x18\x03 \x03(\v2\x14.dibs.v1.StreamWriteR\x06writes\x12\x19\n" +
+	"\bnot_kept\x18\x04 \x01(\tR\anotKept\"k\n" +
 	"\x0fConfirmResponse\x12/\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x15.dibs.v1.LeaseOutcomeR\aoutcome\x12'\n" +
 	"\x06intent\x18\x02 \x01(\v2\x0f.dibs.v1.IntentR\x06intent\"N\n" +

@@ -88,6 +88,20 @@ export declare type Lease = Message<"dibs.v1.Lease"> & {
    * @generated from field: google.protobuf.Duration ttl = 6;
    */
   ttl?: Duration | undefined;
+
+  /**
+   * Where the message of this step is, as the cause of messages that follow from it.
+   *
+   * in the intent's stream
+   *
+   * @generated from field: int64 version = 7;
+   */
+  version: bigint;
+
+  /**
+   * @generated from field: int64 global_position = 8;
+   */
+  globalPosition: bigint;
 };
 
 /**
@@ -173,6 +187,48 @@ export declare type Intent = Message<"dibs.v1.Intent"> & {
    * @generated from field: string key_id = 12;
    */
   keyId: string;
+
+  /**
+   * of DONE: why the result could not be stored
+   *
+   * @generated from field: string not_kept = 13;
+   */
+  notKept: string;
+
+  /**
+   * of DONE: an operator deleted the result
+   *
+   * @generated from field: bool forgotten = 14;
+   */
+  forgotten: boolean;
+
+  /**
+   * of FREE: it was released, and not only the lease's time is over
+   *
+   * @generated from field: bool released = 15;
+   */
+  released: boolean;
+
+  /**
+   * the operator, if one released it
+   *
+   * @generated from field: string released_by = 16;
+   */
+  releasedBy: string;
+
+  /**
+   * of its stream
+   *
+   * @generated from field: int64 version = 17;
+   */
+  version: bigint;
+
+  /**
+   * of its last message
+   *
+   * @generated from field: int64 global_position = 18;
+   */
+  globalPosition: bigint;
 };
 
 /**
@@ -349,6 +405,13 @@ export declare type ConfirmRequest = Message<"dibs.v1.ConfirmRequest"> & {
    * @generated from field: repeated dibs.v1.StreamWrite writes = 3;
    */
   writes: StreamWrite[];
+
+  /**
+   * in place of a result: why it cannot be stored, at most 500 bytes
+   *
+   * @generated from field: string not_kept = 4;
+   */
+  notKept: string;
 };
 
 /**
@@ -367,7 +430,7 @@ export declare type ConfirmResponse = Message<"dibs.v1.ConfirmResponse"> & {
   outcome: LeaseOutcome;
 
   /**
-   * of LOST
+   * of OK and LOST: as it is now
    *
    * @generated from field: dibs.v1.Intent intent = 2;
    */
@@ -413,7 +476,7 @@ export declare type ReleaseResponse = Message<"dibs.v1.ReleaseResponse"> & {
   outcome: LeaseOutcome;
 
   /**
-   * of LOST
+   * of OK and LOST: as it is now
    *
    * @generated from field: dibs.v1.Intent intent = 2;
    */
