@@ -121,7 +121,7 @@ func (e *hidden) Error() string { return e.text }
 var wireNames = map[string]string{
 	"TTL": "ttl", "Wait": "max_wait", "VisibilityTimeout": "visibility_timeout", "content": "content_json", "result": "result_json", "data": "data_json", "metadata": "metadata_json",
 	"stream name": "stream", "category name": "category", "queue name": "queue.queue", "Name": "queue.queue", "fencing token": "lease.fencing_token", "session": "session_id",
-	"ID": "id", "Key": "key", "Unique": "unique", "UniqueUntil": "unique_until", "ScheduledAt": "schedule_time", "message type": "type",
+	"ID": "id", "Key": "key", "Unique": "unique", "UniqueUntil": "unique_until", "ScheduledAt": "schedule_time", "Delay": "delay", "Error": "error", "message type": "type",
 	"MaxFailures": "policy.max_failures", "MaxOut": "policy.max_out", "Rate": "policy.rate", "Burst": "policy.burst",
 }
 
@@ -129,6 +129,9 @@ var wireNames = map[string]string{
 func fieldOf(name string) string {
 	if wire, ok := wireNames[name]; ok {
 		return wire
+	}
+	if i := strings.LastIndexByte(name, '.'); i >= 0 { // for example settlements[3].Delay
+		return name[:i+1] + fieldOf(name[i+1:])
 	}
 	return strings.ReplaceAll(name, " ", "_")
 }

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -369,7 +368,7 @@ func pageFrom(token string) (messagestore.GlobalPosition, error) {
 		return 0, nil
 	}
 	from, err := strconv.ParseInt(token, 10, 64)
-	if err != nil || from < 0 {
+	if err != nil || from < 0 || strconv.FormatInt(from, 10) != token {
 		return 0, invalid("page_token", token, "must be the next_page_token of a page")
 	}
 	return messagestore.GlobalPosition(from), nil
@@ -398,19 +397,14 @@ func (h queues) GetQueue(ctx context.Context, r *v1.GetQueueRequest) (*v1.GetQue
 	return res, nil
 }
 
-// parseDelivery returns the delivery of a queue that an id names.
+// parseDelivery returns the delivery of a queue that an id names. A delivery has one id, and every
+// other text is refused.
 func parseDelivery(q *servedQueue, field, id string) (queue.Delivery, error) {
-	raw, err := base64.RawURLEncoding.DecodeString(id)
-	var d queue.Delivery
-	if err == nil {
-		var body []byte
-		if len(raw) == deliveryBytes {
-			body = raw[:deliveryBytes-checkBytes]
-			d = queue.Delivery{
-				Position: messagestore.GlobalPosition(binary.BigEndian.Uint64(body)), Version: int(binary.BigEndian.Uint32(body[8:])), Session: int64(binary.BigEndian.Uint64(body[12:])),
-			}
+	if raw, err := base64.RawURLEncoding.DecodeString(id); err == nil && len(raw) == deliveryBytes {
+		d := queue.Delivery{
+			Position: messagestore.GlobalPosition(binary.BigEndian.Uint64(raw)), Version: int(binary.BigEndian.Uint32(raw[8:])), Session: int64(binary.BigEndian.Uint64(raw[12:])),
 		}
-		if body != nil && bytes.Equal(raw[deliveryBytes-checkBytes:], deliveryCheck(q, body)) {
+		if deliveryID(q, d) == id {
 			return d, nil
 		}
 	}
@@ -429,10 +423,6 @@ func deliveryID(q *servedQueue, d queue.Delivery) string {
 	body := binary.BigEndian.AppendUint64(nil, uint64(d.Position))
 	body = binary.BigEndian.AppendUint32(body, uint32(d.Version))
 	body = binary.BigEndian.AppendUint64(body, uint64(d.Session))
-	return base64.RawURLEncoding.EncodeToString(append(body, deliveryCheck(q, body)...))
-}
-
-func deliveryCheck(q *servedQueue, body []byte) []byte {
 	sum := sha256.Sum256(append([]byte(string(q.Category())+"-"+q.Name()+"-"), body...))
-	return sum[:checkBytes]
+	return base64.RawURLEncoding.EncodeToString(append(body, sum[:checkBytes]...))
 }
