@@ -23,6 +23,7 @@ type intentsRun struct {
 	Duration   time.Duration `help:"How long to torment at most, in the last scene with --ci. 1m, 8m with --ci." placeholder:"D"`
 	Processes  int           `help:"Processes that work on intents." default:"5" placeholder:"N"`
 	Goroutines int           `help:"Goroutines of each." default:"8" placeholder:"N"`
+	Servers    int           `help:"Processes that serve the store, which the others call, in the scene faults: they are killed, stopped and drained too. 0: all have the store." placeholder:"N"`
 	Sync       int           `help:"Failovers to a standby that commits wait for." default:"5" placeholder:"N"`
 	Async      int           `help:"Failovers to a standby that lacks the last acknowledged messages." default:"5" placeholder:"N"`
 }
@@ -37,7 +38,10 @@ type scene struct {
 }
 
 func (f intentsRun) scenes() []scene {
-	calm := promise.Goals{"held": 10, "done": 10, "several": 1, "work": 100}
+	calm, goals := promise.Goals{"held": 10, "done": 10, "several": 1, "work": 100}, intents.Short
+	if f.Servers > 0 {
+		goals = goals.With(promise.Goals{"several": 0, "dibsKills": 3, "drains": 3})
+	}
 	return []scene{
 		{"calm", 20 * time.Second, calm, intents.Options{Calm: true}},
 		{"clock", 40 * time.Second, intents.Short.With(promise.Goals{"jumps": 5, "freezes": 2}), intents.Options{Clock: true}},
@@ -46,7 +50,7 @@ func (f intentsRun) scenes() []scene {
 			"failovers", time.Duration(f.Sync+f.Async) * failoverTime, calm.With(promise.Goals{"syncFailovers": f.Sync, "asyncFailovers": f.Async}),
 			intents.Options{Failovers: intents.Failovers{Sync: f.Sync, Async: f.Async}},
 		},
-		{"faults", time.Minute, intents.Short, intents.Options{}},
+		{"faults", time.Minute, goals, intents.Options{Servers: f.Servers}},
 	}
 }
 

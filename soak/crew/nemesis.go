@@ -199,8 +199,7 @@ func (c *Crew) CutOff(ctx context.Context, s *Slot, random *rand.Rand) {
 		s.Sever()
 		return
 	}
-	s.Under(ctx, When(func(m testserver.Message) bool { return m.From == testserver.FromServer && m.Name == "CommandComplete" }, testserver.CloseBefore),
-		Dice{random}.Sooner(20*time.Millisecond))
+	s.Under(ctx, When(isAnswer, testserver.CloseBefore), Dice{random}.Sooner(20*time.Millisecond))
 }
 
 // When returns a rule that applies the fault to the messages that is accepts.
@@ -211,6 +210,12 @@ func When(is func(m testserver.Message) bool, fault testserver.Fault) testserver
 		}
 		return testserver.Pass
 	}
+}
+
+// isAnswer reports whether a message is the answer to a statement or, over HTTP/2, begins or ends the
+// answer to a call.
+func isAnswer(m testserver.Message) bool {
+	return m.From == testserver.FromServer && (m.Name == "CommandComplete" || m.Name == "HEADERS")
 }
 
 // FromServer reports whether a message is the server's.

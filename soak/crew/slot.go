@@ -47,11 +47,12 @@ func (p Place) Task(points []Point, least, most int) Task {
 
 // A Client is a kind of process, and its work.
 type Client struct {
-	Name   string // of the slot
-	Role   string // for the faults of some
-	Socket string // of the server that it connects to, by a proxy; "" for none
-	Ends   bool   // it ends by itself once there are no more faults
-	Task   func(p Place) any
+	Name    string   // of the slot
+	Role    string   // for the faults of some
+	Socket  string   // of the server that it connects to, by a proxy; "" for none
+	Servers []string // the addresses of processes that it calls instead, by a proxy that chooses one for each connection
+	Ends    bool     // it ends by itself once there are no more faults
+	Task    func(p Place) any
 }
 
 // A Slot runs one process at a time, and starts another when it has ended, until Stop. It is safe
@@ -62,6 +63,7 @@ type Slot struct {
 	crew  *Crew
 	proxy *testserver.Proxy               // nil for none
 	rule  atomic.Pointer[testserver.Rule] // of a fault
+	told  atomic.Pointer[server.Child]    // by [Crew.DrainProcess] to end
 	over  chan struct{}
 
 	mu       sync.Mutex
@@ -74,11 +76,17 @@ type Slot struct {
 // Add makes a slot: it starts a process, and another each time that the process has ended.
 func (c *Crew) Add(client Client) (*Slot, error) {
 	s := &Slot{Client: client, crew: c, over: make(chan struct{})}
-	if c.serverless.Store(s.Socket == ""); s.Socket != "" {
-		var err error
-		if s.proxy, err = testserver.NewProxy("unix", s.Socket); err != nil {
-			return nil, err
-		}
+	var err error
+	switch {
+	case len(s.Servers) > 0:
+		s.proxy, err = testserver.NewHTTPProxy(s.Servers...)
+	case s.Socket != "":
+		s.proxy, err = testserver.NewProxy("unix", s.Socket)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.serverless.Store(s.proxy == nil); s.proxy != nil {
 		s.proxy.SetRule(s.hear)
 	}
 	if err := s.start(); err != nil {
@@ -119,7 +127,10 @@ func (s *Slot) closeProxy() error {
 func (s *Slot) start() error {
 	c := s.crew
 	url := ""
-	if s.proxy != nil {
+	switch {
+	case len(s.Servers) > 0:
+		url = fmt.Sprintf("http://127.0.0.1:%d", s.proxy.Port())
+	case s.proxy != nil:
 		url = fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/%s?sslmode=disable", c.Password, s.proxy.Port(), Database)
 	}
 	_, before := s.Process()
@@ -169,6 +180,7 @@ func (s *Slot) supervise() {
 				e.Note = Failpoint + strings.TrimSpace(strings.SplitN(point, "\n", 2)[0])
 			}
 			c.Nemesis.Begin(e)
+		case s.told.Load() == child && child.ExitCode() <= 0: // or it was told before it could hear
 		case err != nil && (c.Forgives == nil || !c.Forgives(child)):
 			c.Complain(fmt.Sprintf("%s: %v", process, err))
 		case err == nil && healed && (stopping || s.Ends):
@@ -248,7 +260,7 @@ func (s *Slot) Kill() { s.Signal(syscall.SIGKILL) }
 
 // hear is the rule of the proxy. It follows the rule of the present fault, if there is one.
 func (s *Slot) hear(m testserver.Message) testserver.Fault {
-	if m.From == testserver.FromServer && m.Name == "CommandComplete" {
+	if isAnswer(m) {
 		s.crew.answers.Add(1)
 	}
 	if s.crew.Heard != nil {

@@ -499,3 +499,39 @@ func TestALineIsLeftByTheWaitersOfOneProcess(t *testing.T) {
 		require.Equal(t, c.want, w.check(t).Broken["waiters"] == 1, name)
 	}
 }
+
+// What one process does for many by its calls, one with the store would not do.
+func TestAProcessThatServesActsForOthers(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		rule  promise.Rule
+		world func(w *world)
+	}{
+		"waiters of several leave": {"waiters", func(w *world) {
+			w.say(0, intentlog.Reserved{Grant: grantOf(first, 1)})
+			for ms, line := range [][]string{{other}, {other, last}, nil} {
+				w.say(int64(ms), intentlog.Waiting{Grant: grantOf(first, 1, line...), Token: token1, At: at(0)})
+			}
+		}},
+		"an operator releases": {"L2b", func(w *world) {
+			w.say(0, intentlog.Reserved{Grant: grantOf(first, 1)})
+			w.say(50, intentlog.Released{Grant: grantOf(first, 1), Token: token1, By: "operator"})
+			w.call(0, "a-1", Record{Call: Reserve, Session: first}, Record{Answer: Reserved, Token: token1})
+			w.call(50, "d-1", Record{Call: Force}, Record{Answer: OK})
+		}},
+		"a request is sent again, and the lease was over": {"L2b", func(w *world) {
+			w.say(0, intentlog.Reserved{Grant: grantOf(first, 1)})
+			w.call(0, "a-1", Record{Call: Reserve, Session: first}, Record{Answer: Held, By: other, ByToken: token2})
+			w.Calls[0].End = at(610)
+			w.say(600, intentlog.Reserved{Grant: grantOf(other, 2), After: token1})
+			w.call(600, "b-1", Record{Call: Reserve, Session: other}, Record{Answer: Reserved, Token: token2})
+		}},
+	} {
+		w := &world{}
+		c.world(w)
+		require.NotZero(t, w.check(t).Broken[c.rule], what)
+		w.call(0, "dibs-0-1", Record{Call: Serve}, Record{})
+		v := w.check(t)
+		require.Zero(t, v.Broken[c.rule], "%s: %s", what, v)
+	}
+}

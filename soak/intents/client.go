@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	caller "github.com/dibs-go/dibs/serve/client"
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
@@ -27,6 +29,7 @@ const Variable = "DIBS_SOAK_INTENTS"
 type task struct {
 	crew.Task         // of no process for the resource
 	Socket     string // of the resource
+	Address    string // where it serves the store, as dibs serve does; "" for others
 	Began      int64  // when the run did, from which keys are counted
 	Goroutines int
 	Long       bool // transactions take long, while others ask for their keys
@@ -63,31 +66,49 @@ func runProcess(t *task) error {
 	if c.recorder, err = crew.NewRecorder[Record](t.Dir, t.Process); err != nil {
 		return err
 	}
-	pool, err := crew.Pool(ctx, t.URL, connections)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
-	if c.txs, err = messagestore.Transactional[pgx.Tx](store); err != nil {
-		return err
-	}
-	if c.intents, err = intent.New(store, Category, &intent.Config{TTL: ttl, Turn: turn, Grace: time.Minute, Name: t.Process}); err != nil {
-		return err
+	config := &intent.Config{TTL: ttl, Turn: turn, Grace: time.Minute, Name: t.Process}
+	if strings.HasPrefix(t.URL, "http:") {
+		calls, err := caller.New(t.URL, nil)
+		if err != nil {
+			return err
+		}
+		defer calls.Close()
+		config.Turn = 0 // is the servers'
+		if c.intents, err = calls.IntentManager(Category, config); err != nil {
+			return err
+		}
+	} else {
+		pool, err := crew.Pool(ctx, t.URL, connections)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		store := testkit.Must(messagestore.New(testkit.Must(postgres.New(pool, nil)), nil))
+		defer store.Close()
+		if t.Address != "" {
+			c.recorder.Begin(Record{Call: Serve})
+			return crew.ServeStore(ctx, store, t.Address)
+		}
+		if c.txs, err = messagestore.Transactional[pgx.Tx](store); err != nil {
+			return err
+		}
+		if c.intents, err = intent.New(store, Category, config); err != nil {
+			return err
+		}
 	}
 	var all sync.WaitGroup
 	for i := range t.Goroutines {
 		all.Go(func() { c.hand(uint64(i)).work(ctx) }) //nolint:gosec // a few
 	}
 	all.Wait()
-	return errors.Join(store.Close(), c.recorder.Close())
+	return c.recorder.Close()
 }
 
 // A client is a process that carries intents out. It is safe for concurrent use.
 type client struct {
 	*task
 	recorder *recorder
-	txs      *messagestore.TxStore[pgx.Tx]
+	txs      *messagestore.TxStore[pgx.Tx] // nil if it calls a server
 	intents  *intent.Manager
 	sessions atomic.Int64
 }
@@ -129,7 +150,7 @@ func contentOf(other bool) any { return map[string]any{"pay": 1, "other": other}
 func (h *hand) job() *job {
 	j := &job{hand: h, other: h.random.Often(2)}
 	j.request = intent.Request{Key: h.key(), Session: fmt.Sprintf("%s/%d", h.Process, h.sessions.Add(1)), Content: contentOf(j.other)}
-	if h.random.Often(10) {
+	if h.txs != nil && h.random.Often(10) {
 		for range 1 + h.random.IntN(2) {
 			if key := h.key(); key != j.request.Key && !slices.Contains(j.request.With, key) {
 				j.request.With = append(j.request.With, key)
@@ -419,6 +440,13 @@ func (j *job) steps(ctx context.Context) {
 	}
 	if late { // and looks at nothing
 		crew.Pause(ctx, ttl*3/4+j.random.Sooner(ttl))
+		if j.random.Often(20) { // its session asks again, and what it had stays lost
+			newer := &job{hand: j.hand, request: j.request, other: j.other}
+			newer.named()
+			if l := newer.reserve(ctx); l != nil {
+				defer newer.step(Release, func() error { return l.Release(ctx, "enough") })
+			}
+		}
 	} else {
 		crew.Pause(ctx, j.random.Sooner(ttl/3))
 		if j.look("", lease.Err) != nil {
@@ -436,7 +464,7 @@ func (j *job) steps(ctx context.Context) {
 		confirms = 90
 	}
 	switch what := j.random.IntN(100); {
-	case what < confirms/2:
+	case what < confirms/2, what < confirms && j.txs == nil:
 		j.confirm(ctx, Confirm, func(result string) error { return lease.Confirm(ctx, result) })
 	case what < confirms:
 		j.confirm(ctx, Transact, func(result string) error { return j.transact(ctx, lease, result) })

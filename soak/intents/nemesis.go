@@ -27,6 +27,9 @@ func (r *run) faults() []crew.Fault {
 	case r.Failovers.total() > 0: // there is one server at a time, and no other may end it
 		return []crew.Fault{killProcess, stopProcess, cut}
 	}
+	if r.Servers > 0 {
+		return []crew.Fault{killProcess, stopProcess, cut, killServer, {Least: 500 * ms, Most: 2 * time.Second, Goal: "drains", Run: r.drain}}
+	}
 	all := []crew.Fault{killProcess, stopProcess, cut, {Least: 200 * ms, Most: time.Second, Goal: "unknownCommits", Run: r.cutCommit}}
 	switch {
 	case r.PgBouncer:
@@ -49,6 +52,12 @@ func (r *run) phase() crew.Phase {
 		}}
 	}
 	return p
+}
+
+// drain tells a process that serves to end.
+func (r *run) drain(_ context.Context, random *rand.Rand) error {
+	r.DrainProcess(r.Any(random, crew.Dibs))
+	return nil
 }
 
 func (r *run) killProcess(_ context.Context, random *rand.Rand) error {

@@ -13,6 +13,7 @@ const (
 	Await    = "await"
 	Force    = "force" // a release by an operator
 	Work     = "work"  // a look at the lease before an effect, by work that heeds it
+	Serve    = "serve" // by a process that others call
 	Freeze   = "freeze"
 	Failover = "failover" // to a standby
 	Wrote    = "write"    // a write to the resource, with the token

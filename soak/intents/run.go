@@ -29,6 +29,7 @@ type Options struct {
 	crew.Options
 	Processes  int
 	Goroutines int  // of each process
+	Servers    int  // processes that serve the store, which the others call; 0 for none
 	Clock      bool // the server's is moved, by up to an hour, and stands
 	PgBouncer  bool // between the processes and the server, and is killed
 	Calm       bool // there are no faults
@@ -41,9 +42,10 @@ type Options struct {
 type run struct {
 	Options
 	*crew.Crew
-	bouncer *server.PgBouncer // nil for none
-	began   int64
-	commits chan struct{} // receives when a process is about to commit
+	bouncer   *server.PgBouncer // nil for none
+	addresses []string          // of processes that serve
+	began     int64
+	commits   chan struct{} // receives when a process is about to commit
 }
 
 // healer names the history of the harness's own requests.
@@ -72,6 +74,9 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 		if err == nil {
 			err = r.startResource()
 		}
+		if err == nil {
+			r.addresses, err = crew.Addresses(r.Servers)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -82,8 +87,11 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 		if r.Clock { // a lease of an hour's time ends for those alone that wait
 			s.Left = nil
 		}
+		for i, address := range r.addresses {
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("%s-%d", crew.Dibs, i), crew.Dibs, address))
+		}
 		for i := range o.Processes {
-			s.Clients = append(s.Clients, r.client(fmt.Sprintf("client-%d", i)))
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("client-%d", i), holder, ""))
 		}
 		return s, nil
 	})
@@ -121,27 +129,34 @@ func (r *run) startResource() error {
 	}
 }
 
-func (r *run) client(name string) crew.Client {
-	socket := r.Postgres.Socket()
-	if r.bouncer != nil {
-		socket = r.bouncer.Socket()
-	}
-	return crew.Client{Name: name, Socket: socket, Task: func(p crew.Place) any {
+// holder is the role of processes that hold leases.
+const holder = "holder"
+
+func (r *run) client(name, role, address string) crew.Client {
+	c := crew.Client{Name: name, Role: role, Socket: r.Postgres.Socket(), Task: func(p crew.Place) any {
 		dooms := points
 		if r.Calm || r.Silent || r.Enough("kills") {
 			dooms = nil
 		}
-		return &task{Task: p.Task(dooms, 0, 15), Socket: r.socket(), Began: r.began, Goroutines: r.Goroutines, Long: r.Long}
+		return &task{Task: p.Task(dooms, 0, 15), Socket: r.socket(), Address: address, Began: r.began, Goroutines: r.Goroutines, Long: r.Long}
 	}}
+	switch {
+	case r.Servers > 0 && role == holder:
+		c.Servers = r.addresses
+	case r.bouncer != nil:
+		c.Socket = r.bouncer.Socket()
+	}
+	return c
 }
 
-// heal ends the processes.
+// heal ends the processes, those who call a server first.
 func (r *run) heal(ctx context.Context) error {
 	if r.bouncer != nil {
 		if err := r.bouncer.Start(ctx); err != nil {
 			return err
 		}
 	}
+	r.Stop(crew.Grace, holder)
 	r.Stop(crew.Grace)
 	return nil
 }

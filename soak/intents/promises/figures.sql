@@ -20,6 +20,8 @@ union all select 'kills', 'kill -9 of holders', (
 		select 1 from leases l
 		where substr(l.session, 1, instr(l.session, '/') - 1) = k.asked ->> 'target' and l.at < k.at
 			and k.at < coalesce(l.confirmed, l.taken, k.at + 1) and k.at < coalesce(l.released, l.sign + l.ttl * 1000)))
+union all select 'dibsKills', 'kill -9 of those that serve', (select count(*) from calls where call = 'kill' and asked ->> 'target' like 'dibs-%')
+union all select 'drains', 'drains of those that serve', (select count(*) from calls where call = 'fault' and answer = 'ok' and asked ->> 'name' = 'drain')
 union all select 'stops', 'SIGSTOP of holders for longer than a lease', (select count(*) from calls, limits where call = 'stop' and answer = 'ok' and ended - at > ttl)
 union all select 'bouncerKills', 'kill -9 of PgBouncer', (select count(*) from calls where call = 'kill' and asked ->> 'target' = 'pgbouncer')
 union all select 'jumps', 'jumps of the server''s clock', (select count(*) from calls where call = 'jump')

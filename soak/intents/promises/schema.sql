@@ -16,4 +16,5 @@ create view if not exists limits as select
 	500000              as written, -- how long a message is on its way at most, from its time, under the lock, to where a read meets it
 	2500000             as healed,  -- in how long nothing is held
 	-- A server's clock that was moved is held against no other.
-	exists (select 1 from calls where call in ('jump', 'freeze')) as moved;
+	exists (select 1 from calls where call in ('jump', 'freeze')) as moved,
+	exists (select 1 from calls where call = 'serve') as served;

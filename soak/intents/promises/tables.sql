@@ -88,7 +88,7 @@ analyze;
 drop table if exists breaches;
 create table breaches as
 	with changed as (
-		select f.*, m.moved, m.turn, l.token as lease_token, l.session as lease_session, l.attempt as lease_attempt, l.ttl as lease_ttl, l.content as lease_content,
+		select f.*, m.moved, m.turn, m.served, l.token as lease_token, l.session as lease_session, l.attempt as lease_attempt, l.ttl as lease_ttl, l.content as lease_content,
 			m.moved and f.type = 'Waiting' and f.since_said < f.since_before as set_back
 		from folded f left join leases l on l.stream = f.stream and l.lease = f.lease, limits m
 	), taken as ( -- grants, each with the lease before it
@@ -154,8 +154,8 @@ create table breaches as
 			and not (
 				json_array_length(line) < json_array_length(line_before)
 				and line = (select json_group_array(b.value) from json_each(line_before) b where b.value in (select a.value from json_each(line) a))
-				and 1 = (
-					select count(distinct substr(b.value, 1, instr(b.value || '/', '/'))) from json_each(line_before) b where b.value not in (select a.value from json_each(line) a)
+				and 1 = ( -- of one that serves the store, any
+					select case when served then 1 else count(distinct substr(b.value, 1, instr(b.value || '/', '/'))) end from json_each(line_before) b where b.value not in (select a.value from json_each(line) a)
 				)
 			)
 	);
