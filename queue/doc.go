@@ -14,6 +14,9 @@
 // language. The store needs no server except the database, and no process leads: any number of
 // processes may work on one queue.
 //
+// A program that has no connection to the database calls a server of package serve: its client
+// returns a [*Queue] with the same methods, handlers and workers.
+//
 // # Once, or more often
 //
 // An item is delivered at least once, and finished once. If a worker dies, or is cut off from the

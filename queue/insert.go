@@ -186,6 +186,9 @@ func (q *Queue) InsertTx(ctx context.Context, tx any, body messagestore.Body, op
 }
 
 func (q *Queue) stage(ctx context.Context, tx any, w messagestore.StreamWrite, opts *InsertOpts) (Inserted, error) {
+	if err := q.errRemote(); err != nil {
+		return Inserted{}, err
+	}
 	over, err := q.store.Over(ctx, tx)
 	if err != nil {
 		return Inserted{}, err
@@ -377,6 +380,10 @@ func (q *Queue) insertions(entries []Entry) (some []insertion, err error) {
 // insert writes insertions step by step, and sets the result of each item. After a failure of the
 // store it writes no more.
 func (q *Queue) insert(ctx context.Context, some []insertion, all []Inserted) {
+	if q.remote != nil {
+		q.insertOver(ctx, some, all)
+		return
+	}
 	for len(some) > 0 {
 		var step, rest []insertion
 		streams := map[messagestore.StreamName]bool{}
@@ -402,6 +409,50 @@ func (q *Queue) insert(ctx context.Context, some []insertion, all []Inserted) {
 			return
 		}
 	}
+}
+
+// insertOver has the server insert the items.
+func (q *Queue) insertOver(ctx context.Context, some []insertion, all []Inserted) {
+	items, err := newItems(some, len(all))
+	var done []queuing.Inserted
+	if err == nil {
+		done, err = q.remote.Insert(ctx, items)
+	}
+	for _, one := range some {
+		for _, i := range one.at {
+			if i >= len(done) {
+				all[i].Err = err
+				continue
+			}
+			is := done[i]
+			all[i] = Inserted{ID: is.ID, Stream: one.w.Stream, Position: is.Position, Duplicate: is.Duplicate}
+			switch {
+			case is.Conflict:
+				all[i].Err = fmt.Errorf("%w: %s is recorded with other content or elsewhere", messagestore.ErrIDConflict, items[i].ID)
+			case is.Reused:
+				met := &messagestore.Message{ID: is.ID, Stream: one.w.Stream, GlobalPosition: is.Position}
+				all[i] = Inserted{Err: &KeyReusedError{one.opts.Unique, met}}
+			}
+		}
+	}
+}
+
+// newItems encodes the n items of insertions.
+func newItems(some []insertion, n int) ([]queuing.NewItem, error) {
+	items := make([]queuing.NewItem, n)
+	for _, one := range some {
+		encoded, err := messagestore.Encode(one.w)
+		if err != nil {
+			return nil, err
+		}
+		for k, i := range one.at {
+			items[i].Encoded = encoded[0].Records[k]
+			if one.opts != nil {
+				items[i].Key, items[i].Unique, items[i].Until = one.opts.Key, one.opts.Unique, int(one.opts.UniqueUntil)
+			}
+		}
+	}
+	return items, nil
 }
 
 // insertStep writes one step. Items that are there already, or whose id or unique name another has,
@@ -532,6 +583,11 @@ func (q *Queue) passNamed(ctx context.Context, step []insertion, all []Inserted,
 // if the name is taken.
 func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.StreamWrite, error) {
 	w, err := q.write(body, opts)
+	if err == nil {
+		if err = q.fail("write", q.errRemote()); err != nil {
+			w = messagestore.StreamWrite{}
+		}
+	}
 	if err == nil && opts != nil && opts.UniqueUntil != UntilForgotten {
 		err = q.fail("write", messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "must not be set: only Insert and InsertTx support it"))
 		w = messagestore.StreamWrite{}

@@ -122,6 +122,9 @@ func (j *Job) CompleteTx(ctx context.Context, tx any) error {
 	if err := j.use(); err != nil {
 		return err
 	}
+	if err := j.queue.errRemote(); err != nil {
+		return j.fail("complete", err)
+	}
 	over, err := j.queue.store.Over(ctx, tx)
 	if err != nil {
 		return j.fail("complete", err)
@@ -141,7 +144,7 @@ func (j *Job) CompleteTx(ctx context.Context, tx any) error {
 
 // finishIn completes the delivery in a transaction, and reports whether it did. The worker may move
 // the delivery to another session meanwhile.
-func (j *Job) finishIn(ctx context.Context, driver queuing.Driver) (bool, error) {
+func (j *Job) finishIn(ctx context.Context, driver queuing.Keeper) (bool, error) {
 	var tried []int64
 	for {
 		sessions := slices.DeleteFunc(j.sessions(), func(session int64) bool { return slices.Contains(tried, session) })
@@ -187,8 +190,8 @@ func (j *Job) Extend(ctx context.Context, d time.Duration) error {
 // and dibs queue jobs show while the job runs. It makes no call of the store: the next extension of
 // the session stores the note, at most once a second. A worker extends each third of its lease; for
 // a job of [Queue.Receive], [Job.Extend] does. The last note wins; an empty note removes it. A note
-// is never shown after its delivery has ended. The error matches [ErrLost] if the process knows
-// that the delivery has ended.
+// is never shown after its delivery has ended. A server keeps no notes for its clients. The error
+// matches [ErrLost] if the process knows that the delivery has ended.
 func (j *Job) Progress(note string) error {
 	switch {
 	case j == nil || j.queue == nil:

@@ -20,7 +20,8 @@ const receivePoll = 250 * time.Millisecond
 // decides between processes, and leaves its place there to the next.
 type line struct {
 	mu    sync.Mutex
-	calls list.List // of *place
+	calls list.List     // of *place
+	ended chan struct{} // receives when a call of this queue has ended deliveries
 
 	// Of the first call, and then of the next.
 	bell     <-chan messagestore.GlobalPosition // rings after a write, while any call waits
@@ -120,6 +121,8 @@ func (q *Queue) await(ctx context.Context, left time.Duration) bool {
 	select {
 	case <-l.bell:
 		l.look = true
+	case <-l.ended: // what was held behind it may be offered now
+		l.look = q.mayHave(ctx)
 	case <-ctx.Done():
 	case <-timer.C:
 		if left <= pause {
@@ -127,13 +130,29 @@ func (q *Queue) await(ctx context.Context, left time.Duration) bool {
 		}
 		now := time.Now()
 		l.look = !l.wakeAt.IsZero() && !now.Before(l.wakeAt) || now.Sub(l.ticketed) >= queuing.MaxWait
-		if !l.look {
-			ready, err := q.driver.QueueReady(ctx, q.of)
-			l.look = err != nil || ready.Ready // the take reports the failure
-			l.wakeIn(ready.Wake)
-		}
+		l.look = l.look || q.mayHave(ctx)
 	}
 	return ctx.Err() == nil
+}
+
+// mayHave reports whether there may be an item for the first call in the line.
+func (q *Queue) mayHave(ctx context.Context) bool {
+	ready, err := q.driver.QueueReady(ctx, q.of)
+	q.line.wakeIn(ready.Wake)
+	return err != nil || ready.Ready // the take reports the failure
+}
+
+// freed tells the first call in the line, if any, that deliveries have ended.
+func (l *line) freed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.calls.Len() == 0 {
+		return
+	}
+	select {
+	case l.ended <- struct{}{}:
+	default: // it is about to look
+	}
 }
 
 func (l *line) wakeIn(after time.Duration) {

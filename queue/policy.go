@@ -89,7 +89,7 @@ func (q *Queue) policies() messagestore.StreamName {
 //
 // The policies that a queue had are the messages of one stream: that of the queue mail over the
 // category mail is mail:policy-mail. You may call again after an error, even if it matches
-// [messagestore.ErrOutcomeUnknown].
+// [messagestore.ErrOutcomeUnknown]. A server that keeps the queue says itself who sets the policy.
 func (q *Queue) SetPolicy(ctx context.Context, by string, p Policy) error {
 	if err := q.use(); err != nil {
 		return err
@@ -113,7 +113,11 @@ func (q *Queue) setPolicy(ctx context.Context, by string, p Policy) error {
 	if err != nil && !errors.Is(err, errMalformedPolicy) {
 		return err
 	}
-	_, err = q.store.Write(ctx, q.policies(), messagestore.AnyVersion, policySet{p.MaxFailures, p.WhenDead == Hold, p.MaxOut, p.Rate, p.Burst, by})
+	if q.remote != nil {
+		err = q.remote.SetPolicy(ctx, p.of())
+	} else {
+		_, err = q.store.Write(ctx, q.policies(), messagestore.AnyVersion, policySet{p.MaxFailures, p.WhenDead == Hold, p.MaxOut, p.Rate, p.Burst, by})
+	}
 	q.stored.forget()
 	return err
 }
@@ -131,7 +135,7 @@ func (q *Queue) Policy(ctx context.Context) (StoredPolicy, error) {
 var errMalformedPolicy = errors.New("the stored policy is malformed: set it again")
 
 func (q *Queue) readPolicy(ctx context.Context) (stored StoredPolicy, err error) {
-	m, err := q.store.Last(ctx, q.policies())
+	m, err := q.messages().Last(ctx, q.policies())
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound):
 		stored.check()

@@ -24,8 +24,9 @@ import (
 // deletion. A Queue is safe for concurrent use. There is nothing to close. Queues with the same
 // name and category are one queue.
 type Queue struct {
-	store  *messagestore.Store
-	driver queuing.Driver
+	store  *messagestore.Store // nil if a server keeps the queue
+	remote queuing.Remote      // nil if the store keeps it
+	driver queuing.Keeper
 	of     queuing.Queue
 	policy queuing.Policy // of the config
 	stored stored         // in place of it, if the config says so
@@ -97,28 +98,58 @@ type Config struct {
 // [messagestore.ErrInvalid]; it matches [messagestore.ErrNotSupported] if the store's driver keeps
 // no queues. New makes no round trip.
 func New(store *messagestore.Store, category messagestore.Category, config *Config) (*Queue, error) {
-	q := &Queue{store: store}
+	q, err := configured(category, config)
+	keeps, unkept := queuing.Of(store)
+	if err := errors.Join(err, unkept); err != nil {
+		return nil, fmt.Errorf("queue: %w", err)
+	}
+	q.store, q.driver = store, keeps
+	q.source = work.Source{Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: q.of, Policy: q.policyOf, Logger: q.config.Logger}
+	return q, nil
+}
+
+// NewOver returns a queue that a server keeps: call Queue of package serve/client instead. The
+// queue's policy is the one in the store ([Queue.SetPolicy]).
+func NewOver(remote queuing.Remote, category messagestore.Category, config *Config) (*Queue, error) {
+	var c Config
+	if config != nil {
+		c = *config
+	}
+	c.Stored = true
+	q, err := configured(category, &c)
+	if err != nil {
+		return nil, fmt.Errorf("queue: %w", err)
+	}
+	q.remote, q.driver = remote, remote
+	q.source = work.Source{Watch: remote.Watch, Outage: outage.Of(remote), Driver: remote, Queue: q.of, Policy: q.policyOf, Logger: q.config.Logger}
+	return q, nil
+}
+
+// configured returns a queue that nothing keeps yet.
+func configured(category messagestore.Category, config *Config) (*Queue, error) {
+	q := &Queue{line: line{ended: make(chan struct{}, 1)}}
 	if config != nil {
 		q.config = *config
 	}
 	c := &q.config
 	c.Name = cmp.Or(c.Name, string(category))
-	wrong := []error{queuing.ValidateQueue(queuing.Queue{Name: c.Name, Category: category})}
+	q.of = queuing.Queue{Name: c.Name, Category: category}
+	wrong := []error{queuing.ValidateQueue(q.of)}
 	p := Policy{c.MaxFailures, c.WhenDead, c.MaxOut, c.Rate, c.Burst}
 	if c.Stored && p != (Policy{}) {
 		wrong = append(wrong, messagestore.NewInvalidError("Stored", c.Stored, "must not be set together with a policy of the process's own"))
 	}
 	wrong = append(wrong, p.check()...)
-	keeps, err := queuing.Of(store)
-	wrong = append(wrong, err)
-	if err := errors.Join(wrong...); err != nil {
-		return nil, fmt.Errorf("queue: %w", err)
-	}
-	q.driver = keeps
-	q.of = queuing.Queue{Name: c.Name, Category: category}
 	q.policy = p.of()
-	q.source = work.Source{Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: q.of, Policy: q.policyOf, Logger: c.Logger}
-	return q, nil
+	return q, errors.Join(wrong...)
+}
+
+// errRemote is the error of a call that needs the database of a queue that a server keeps.
+func (q *Queue) errRemote() error {
+	if q.remote == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: a server keeps the queue, and this needs its database", messagestore.ErrNotSupported)
 }
 
 // Name returns the queue's name.
@@ -213,7 +244,7 @@ func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition,
 		if slices.Contains(in[:i], in[i]) {
 			continue
 		}
-		some, err = waiting.FollowersIn(ctx, q.store, in[i], position, func(m *messagestore.Message) bool {
+		some, err = waiting.FollowersIn(ctx, q.messages(), in[i], position, func(m *messagestore.Message) bool {
 			return m.Metadata.CausationStream == item.Message.Stream && m.Metadata.CausationPosition == item.Message.Position
 		})
 		found = append(found, some...)
@@ -221,11 +252,27 @@ func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition,
 	return item, found, q.fail(fmt.Sprintf("await %d", position), err)
 }
 
+// messages returns what reads the messages of the queue's store.
+func (q *Queue) messages() interface {
+	waiting.Reader
+	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
+} {
+	if q.remote != nil {
+		return q.remote
+	}
+	return q.store
+}
+
 func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPosition, in []messagestore.StreamName) (last Item, err error) {
-	changed, stop := waiting.WatchStreams(q.store, awaitPoll, in...)
-	defer stop()
+	var changed <-chan struct{}
+	if q.remote == nil {
+		told, stop := waiting.WatchStreams(q.store, awaitPoll, in...)
+		defer stop()
+		changed = told
+	}
+	look := q.driver.QueueItem
 	for began := time.Now(); ; {
-		found, err := q.driver.QueueItem(ctx, q.of, position)
+		found, err := look(ctx, q.of, position)
 		item := itemOf(found)
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -234,6 +281,10 @@ func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPositi
 			return item, err
 		}
 		last = item
+		if q.remote != nil {
+			look = q.remote.AwaitItem
+			continue
+		}
 		timer := time.NewTimer(min(max(time.Since(began)/10, awaitPoll), slowestPoll))
 		select {
 		case <-changed:

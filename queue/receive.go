@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -96,6 +97,11 @@ func (q *Queue) SettleAndReceive(ctx context.Context, settlements []Settlement, 
 		return nil, nil, q.fail("receive", err)
 	}
 	t := queuing.Take{Queue: q.of, Session: work.NewSession(), Lease: lease, Want: n}
+	if q.remote != nil {
+		t.Finishes = finishes
+		taken, err := q.remote.Receive(ctx, t, opts.ID, opts.Attempt, opts.Wait)
+		return outcomesOf(taken.Endings), q.jobs(taken.Items, 0, lease), q.fail("receive", err)
+	}
 	if opts.ID != uuid.Nil {
 		t.Session = sessionOf(opts.ID, opts.Attempt)
 		for earlier := range opts.Attempt {
@@ -132,6 +138,7 @@ func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration)
 	}
 	jobs, all := make([]*Job, len(items)), &work.Notes{}
 	for i, item := range items {
+		session := cmp.Or(item.Session, session)
 		jobs[i] = &Job{
 			Message: item.Message, Failures: item.Failures, Deliveries: item.Version,
 			queue: q, delivery: item.Delivery(), sessions: func() []int64 { return []int64{session} }, lease: lease, notes: all, committed: &atomic.Bool{},

@@ -229,5 +229,8 @@ func (q *Queue) call(ctx context.Context, t queuing.Take) (queuing.Taken, error)
 	if err != nil {
 		return queuing.Taken{}, err
 	}
+	if len(t.Finishes) > 0 {
+		q.line.freed()
+	}
 	return taken, nil
 }

@@ -415,7 +415,7 @@ type Taking struct {
 	Version  int
 	Failures int
 
-	// Session has the item, if each take has a session of its own.
+	// Session has the item, if each take has a session of its own: see [Remote].
 	//
 	// Defaults to the session of the take.
 	Session int64
@@ -613,6 +613,16 @@ func (w What) String() string {
 		return text
 	}
 	return fmt.Sprintf("What(%q)", byte(w))
+}
+
+// WhatOf returns the What with these words, 0 if there is none.
+func WhatOf(words string) What {
+	for w, text := range whats {
+		if text == words {
+			return w
+		}
+	}
+	return 0
 }
 
 // A List asks for unfinished items of one state.
