@@ -2,9 +2,6 @@ package serve
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -16,9 +13,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
+	"github.com/dibs-go/dibs/serve/internal/delivery"
 )
 
 // queues is the QueueService.
@@ -397,32 +396,18 @@ func (h queues) GetQueue(ctx context.Context, r *v1.GetQueueRequest) (*v1.GetQue
 	return res, nil
 }
 
-// parseDelivery returns the delivery of a queue that an id names. A delivery has one id, and every
-// other text is refused.
+// parseDelivery returns the delivery of a queue that an id names.
 func parseDelivery(q *servedQueue, field, id string) (queue.Delivery, error) {
-	if raw, err := base64.RawURLEncoding.DecodeString(id); err == nil && len(raw) == deliveryBytes {
-		d := queue.Delivery{
-			Position: messagestore.GlobalPosition(binary.BigEndian.Uint64(raw)), Version: int(binary.BigEndian.Uint32(raw[8:])), Session: int64(binary.BigEndian.Uint64(raw[12:])),
-		}
-		if deliveryID(q, d) == id {
-			return d, nil
-		}
+	d, ok := delivery.Parse(q.of(), id)
+	if !ok {
+		return queue.Delivery{}, invalid(field, id, "must be a delivery_id of a Receive of this queue")
 	}
-	return queue.Delivery{}, invalid(field, id, "must be a delivery_id of a Receive of this queue")
+	return d, nil
 }
 
-const (
-	deliveryBytes = 8 + 4 + 8 + checkBytes
-	checkBytes    = 4
-)
+// deliveryID returns the text that names a delivery.
+func deliveryID(q *servedQueue, d queue.Delivery) string { return delivery.ID(q.of(), d) }
 
-// deliveryID returns the text that names a delivery: its position, version and session, and a check
-// that finds one of another queue, or a part of one. What keeps others from ending it is the
-// session's number, which has 62 bits that nobody can guess.
-func deliveryID(q *servedQueue, d queue.Delivery) string {
-	body := binary.BigEndian.AppendUint64(nil, uint64(d.Position))
-	body = binary.BigEndian.AppendUint32(body, uint32(d.Version))
-	body = binary.BigEndian.AppendUint64(body, uint64(d.Session))
-	sum := sha256.Sum256(append([]byte(string(q.Category())+"-"+q.Name()+"-"), body...))
-	return base64.RawURLEncoding.EncodeToString(append(body, sum[:checkBytes]...))
+func (q *servedQueue) of() queuing.Queue {
+	return queuing.Queue{Name: q.Name(), Category: q.Category()}
 }

@@ -64,6 +64,7 @@ type Client struct {
 	Store   dibsv1connect.StoreServiceClient
 	Admin   dibsv1connect.AdminServiceClient
 
+	once       dibsv1connect.QueueServiceClient // sends nothing again
 	transport  *http.Transport
 	extensions *extensions // of leases
 }
@@ -96,6 +97,8 @@ func New(address string, config *Config) (*Client, error) {
 	c.Intents = dibsv1connect.NewIntentServiceClient(web, address, options...)
 	c.extensions = &extensions{service: c.Intents}
 	c.Queues = dibsv1connect.NewQueueServiceClient(web, address, options...)
+	once := connect.WithInterceptors(&repeats{key: config.Key, patience: -1})
+	c.once = dibsv1connect.NewQueueServiceClient(web, address, connect.WithGRPC(), once)
 	c.Store = dibsv1connect.NewStoreServiceClient(web, address, options...)
 	c.Admin = dibsv1connect.NewAdminServiceClient(web, address, options...)
 	return c, nil
