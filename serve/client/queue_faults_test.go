@@ -6,18 +6,17 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs"
@@ -30,77 +29,6 @@ import (
 	"github.com/dibs-go/dibs/serve/client"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
 )
-
-// A proxy is the network between a client and a server.
-type proxy struct {
-	listener net.Listener
-	server   string
-
-	mu    sync.Mutex
-	conns map[net.Conn]struct{}
-	hold  sync.RWMutex // no answer passes while it is locked
-}
-
-func newProxy(t testing.TB, server string) *proxy {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	p := &proxy{listener: listener, server: server, conns: map[net.Conn]struct{}{}}
-	t.Cleanup(func() {
-		_ = listener.Close()
-		p.cut()
-	})
-	go func() {
-		for {
-			from, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			to, err := net.Dial("tcp", server)
-			if err != nil {
-				_ = from.Close()
-				continue
-			}
-			p.mu.Lock()
-			p.conns[from], p.conns[to] = struct{}{}, struct{}{}
-			p.mu.Unlock()
-			go p.copy(to, from, nil)
-			go p.copy(from, to, &p.hold)
-		}
-	}()
-	return p
-}
-
-func (p *proxy) copy(to, from net.Conn, hold *sync.RWMutex) {
-	defer to.Close()
-	defer from.Close()
-	buffer := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buffer)
-		if hold != nil {
-			hold.RLock()
-			hold.RUnlock() //nolint:staticcheck // it has waited
-		}
-		if _, failed := to.Write(buffer[:n]); failed != nil || err != nil {
-			return
-		}
-	}
-}
-
-func (p *proxy) address() string { return p.listener.Addr().String() }
-
-// cut ends all connections.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for conn := range p.conns {
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // by a reset
-		}
-		_ = conn.Close()
-	}
-	clear(p.conns)
-}
 
 const processStore = "DIBS_TEST_SERVE"
 
@@ -170,7 +98,7 @@ func TestWorkWhileConnectionsAreCut(t *testing.T) {
 	store := openStore(t)
 	server, _ := serveAt(t, store, "127.0.0.1:0")
 	network := newProxy(t, server)
-	direct := over(t, server, nil)
+	direct := queueAt(t, server, nil)
 	positions := insertAll(t, direct, 300, func(i int) *queue.InsertOpts {
 		if i%3 > 0 {
 			return nil
@@ -189,7 +117,7 @@ func TestWorkWhileConnectionsAreCut(t *testing.T) {
 		}
 	})
 	var handled atomic.Int64
-	stop := working(t, over(t, network.address(), nil), counting(&handled, 20*time.Millisecond), &queue.WorkConfig{MaxWorkers: 4})
+	stop := working(t, queueAt(t, network.listener.Addr().String(), nil), counting(&handled, 20*time.Millisecond), &queue.WorkConfig{MaxWorkers: 4})
 	awaitStates(t, direct, queue.Finished, positions...)
 	stop()
 	close(ended)
@@ -203,7 +131,7 @@ func TestWorkWhileTheServerIsKilled(t *testing.T) {
 	t.Parallel()
 	url := "sqlite:" + t.TempDir() + "/dibs.db"
 	process, address := serverProcess(t, url, "127.0.0.1:0")
-	q := over(t, address, nil)
+	q := queueAt(t, address, nil)
 	positions := insertAll(t, q, 200, nil)
 	var handled atomic.Int64
 	stop := working(t, q, counting(&handled, 5*time.Millisecond), &queue.WorkConfig{MaxWorkers: 4})
@@ -222,7 +150,7 @@ func TestWorkWhileTheServerIsKilled(t *testing.T) {
 func TestHandlersEndInTimeIfTheServerStops(t *testing.T) {
 	t.Parallel()
 	process, address := serverProcess(t, "sqlite:"+t.TempDir()+"/dibs.db", "127.0.0.1:0")
-	q := over(t, address, nil)
+	q := queueAt(t, address, nil)
 	const lease = 900 * time.Millisecond
 	began, causes := make(chan struct{}, 10), make(chan error, 10)
 	var again atomic.Bool
@@ -262,24 +190,74 @@ func TestALateAnswerIsNotWorkedOn(t *testing.T) {
 	network := newProxy(t, server)
 	local := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
 	var handled atomic.Int64
-	stop := working(t, over(t, network.address(), nil), counting(&handled, 0), &queue.WorkConfig{Lease: 500 * time.Millisecond})
+	stop := working(t, queueAt(t, network.listener.Addr().String(), nil), counting(&handled, 0), &queue.WorkConfig{Lease: 500 * time.Millisecond})
 	first := insertAll(t, local, 1, nil)
 	awaitStates(t, local, queue.Finished, first...)
 	awaitWaiting(t, server)
 
-	network.hold.Lock()
+	network.hangs.Store(true)
 	positions := insertAll(t, local, 1, nil)
 	awaitStates(t, local, queue.Out, positions...)
 	jobs, err := local.Receive(t.Context(), 1, &queue.ReceiveOpts{Wait: time.Minute, VisibilityTimeout: time.Minute})
 	require.NoError(t, err)
 	require.Len(t, jobs, 1)
-	network.hold.Unlock()
+	network.hangs.Store(false)
 
 	second := insertAll(t, local, 1, nil)
 	awaitStates(t, local, queue.Finished, second...)
 	require.EqualValues(t, 2, handled.Load(), "not of the one that has another worker")
 	require.NoError(t, jobs[0].Complete(t.Context()))
 	stop()
+}
+
+// What a call reserved whose answer was lost for good is the next call's, and no failure.
+func TestALostAnswerIsTakenUp(t *testing.T) {
+	t.Parallel()
+	store := openStore(t)
+	server, _ := serveAt(t, store, "127.0.0.1:0")
+	network := newProxy(t, server)
+	local := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+	c := testkit.Must(client.New("http://"+network.listener.Addr().String(), &client.Config{Patience: -1}))
+	t.Cleanup(c.Close)
+	q := testkit.Must(c.Queue("mail", &queue.Config{Logger: logger.Silent()}))
+	lose := func() []messagestore.GlobalPosition {
+		awaitWaiting(t, server)
+		network.hangs.Store(true)
+		positions := insertAll(t, local, 1, nil)
+		awaitStates(t, local, queue.Out, positions...)
+		network.cut()
+		network.hangs.Store(false)
+		return positions
+	}
+	var handled atomic.Int64
+	stop := working(t, q, counting(&handled, 0), &queue.WorkConfig{Lease: time.Hour})
+	positions := lose()
+	awaitStates(t, local, queue.Finished, positions...)
+	requireOnce(t, local, positions)
+	stop()
+
+	id, patient := uuid.New(), queueAt(t, network.listener.Addr().String(), nil)
+	received := testkit.Go(func() error {
+		_, err := patient.Receive(context.Background(), 1, &queue.ReceiveOpts{ID: id, Wait: time.Minute, VisibilityTimeout: time.Hour})
+		return err
+	})
+	lose()
+	require.ErrorIs(t, testkit.Receive(t, "the error", received), messagestore.ErrOutcomeUnknown)
+	jobs, err := queueAt(t, server, nil).Receive(t.Context(), 1, &queue.ReceiveOpts{ID: id, Attempt: 1})
+	require.NoError(t, err)
+	require.Len(t, jobs, 1)
+	require.Zero(t, jobs[0].Deliveries)
+
+	gone := testkit.Go(func() error {
+		_, err := q.Receive(context.Background(), 1, &queue.ReceiveOpts{Wait: time.Minute, VisibilityTimeout: time.Hour})
+		return err
+	})
+	positions = lose()
+	require.ErrorIs(t, testkit.Receive(t, "the error", gone), messagestore.ErrOutcomeUnknown)
+	jobs, err = local.Receive(t.Context(), 1, &queue.ReceiveOpts{Wait: time.Minute})
+	require.NoError(t, err)
+	require.Equal(t, positions[0], jobs[0].Message.GlobalPosition)
+	require.Zero(t, jobs[0].Failures)
 }
 
 // awaitWaiting waits until a call waits at the server.
@@ -307,13 +285,13 @@ func TestAStoppedWorkerGivesBackAll(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	stop := working(t, over(t, address, nil), mux, &queue.WorkConfig{MaxWorkers: 2, Prefetch: 10, Grace: 10 * time.Millisecond, Lease: time.Hour})
+	stop := working(t, queueAt(t, address, nil), mux, &queue.WorkConfig{MaxWorkers: 2, Prefetch: 10, Grace: 10 * time.Millisecond, Lease: time.Hour})
 	testkit.Receive(t, "a handler", began)
 	stop()
 	requireAllFree(t, local, positions)
 
 	for turn := range 20 { // what comes as the worker stops
-		stop := working(t, over(t, address, nil), mux, &queue.WorkConfig{Grace: 10 * time.Millisecond, Lease: time.Hour})
+		stop := working(t, queueAt(t, address, nil), mux, &queue.WorkConfig{Grace: 10 * time.Millisecond, Lease: time.Hour})
 		awaitWaiting(t, address)
 		at := testkit.Go(func() []messagestore.GlobalPosition { return insertAll(t, local, 1, nil) })
 		time.Sleep(time.Duration(turn) * 200 * time.Microsecond)
@@ -343,13 +321,13 @@ func TestWorkersAtTwoServers(t *testing.T) {
 	var q *queue.Queue
 	for i := range handled {
 		address, _ := serveAt(t, store, "127.0.0.1:0")
-		q = over(t, address, nil)
+		q = queueAt(t, address, nil)
 		working(t, q, counting(&handled[i], time.Millisecond), &queue.WorkConfig{MaxWorkers: 4})
 	}
-	positions := insertAll(t, q, 200, func(i int) *queue.InsertOpts { return &queue.InsertOpts{Key: fmt.Sprint(i % 20)} })
+	positions := insertAll(t, q, 100, func(i int) *queue.InsertOpts { return &queue.InsertOpts{Key: fmt.Sprint(i % 20)} })
 	awaitStates(t, q, queue.Finished, positions...)
 	requireOnce(t, q, positions)
-	require.EqualValues(t, 200, handled[0].Load()+handled[1].Load())
+	require.EqualValues(t, 100, handled[0].Load()+handled[1].Load())
 	require.Positive(t, handled[0].Load())
 	require.Positive(t, handled[1].Load())
 }
@@ -372,7 +350,7 @@ func TestAnIdleWorkerMakesFewCalls(t *testing.T) {
 		s.Drain()
 		h.Close()
 	})
-	q := over(t, h.Listener.Addr().String(), nil)
+	q := queueAt(t, h.Listener.Addr().String(), nil)
 	var handled atomic.Int64
 	working(t, q, counting(&handled, 0), &queue.WorkConfig{PollInterval: 10 * time.Millisecond})
 	awaitWaiting(t, h.Listener.Addr().String())
