@@ -100,6 +100,7 @@ type Config struct {
 type Manager struct {
 	store    Store
 	over     Service        // instead of a store
+	began    time.Time      // over a service: the moments of heartbeats count from it
 	outage   *outage.Outage // of the store or the service
 	category messagestore.Category
 	config   Config

@@ -739,7 +739,7 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 	fails := l.m.outage
 	defer fails.Ends(key.By)
 	for failures := 0; ; {
-		pause := every
+		pause := l.m.together(every)
 		if failures > 0 {
 			pause = outage.Pause(failures, every/16, every/4)
 		}

@@ -58,7 +58,7 @@ var _ Service = (*Manager)(nil)
 //
 // The error names all mistakes in the arguments. NewOver sends nothing.
 func NewOver(service Service, category messagestore.Category, config *Config) (*Manager, error) {
-	m := &Manager{over: service, outage: outage.Of(service), category: category}
+	m := &Manager{over: service, outage: outage.Of(service), category: category, began: time.Now()}
 	return m.configured(config, "service", service)
 }
 
@@ -109,6 +109,16 @@ func stateOf(i Intent) intentlog.State {
 		Grant: intentlog.Grant{Session: i.Session, Attempt: i.Attempt, TTL: i.Left.Milliseconds(), Line: i.Line},
 		Type:  intentlog.TypeExtended, Place: i.Last, Token: i.Token, Since: i.Until.Add(-i.Left),
 	}
+}
+
+// together returns the pause before a heartbeat. It is shorter by at most a quarter, so that the
+// leases of a manager have their heartbeats at the same moments, and a service extends them in one
+// call.
+func (m *Manager) together(every time.Duration) time.Duration {
+	if m.over == nil {
+		return every
+	}
+	return every - time.Since(m.began)%(every/4)
 }
 
 // stepOver has the service take a step on a lease.

@@ -103,6 +103,13 @@ func intentOf(c *caller, i intent.Intent) *v1.Intent {
 	if own, ok := c.own(i.Session); ok {
 		out.SessionId, out.FencingToken = own, i.Token
 	}
+	for _, session := range i.Line {
+		own, ok := c.own(session)
+		if !ok {
+			own = ""
+		}
+		out.Line = append(out.Line, own)
+	}
 	if c != everybody {
 		out.KeyId, _, _ = strings.Cut(i.Session, "/")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -153,6 +154,23 @@ func TestSessionsBelongToTheirKey(t *testing.T) {
 	require.Empty(t, held.GetIntent().GetSessionId())
 	require.Zero(t, held.GetIntent().GetFencingToken())
 	require.Equal(t, "ann", held.GetIntent().GetKeyId())
+
+	// Of a line each key knows its own sessions, and how many others there are.
+	name := mine.GetLease().GetName()
+	waiting, leave := context.WithCancel(t.Context())
+	left := testkit.Go(func() error {
+		_, err := as(t, url, ann).Intents.Reserve(waiting, &v1.ReserveRequest{Name: name, SessionId: "waits", ContentJson: `{"amount":10}`, MaxWait: durationpb.New(time.Minute)})
+		return err
+	})
+	for key, line := range map[string][]string{ann: {"waits"}, bob: {""}} {
+		testkit.AwaitTrue(t, "it stands in the line", func() bool {
+			got, err := as(t, url, key).Intents.GetIntent(t.Context(), &v1.GetIntentRequest{Name: name})
+			require.NoError(t, err)
+			return slices.Equal(line, got.GetIntent().GetLine())
+		})
+	}
+	leave()
+	require.Error(t, testkit.Receive(t, "it leaves the line", left))
 
 	// The same name of a session is another session.
 	held, err = reserve(as(t, url, bob), "pay:intent", "s")

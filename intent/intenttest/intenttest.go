@@ -39,6 +39,17 @@ type Options struct {
 	// Defaults to nil, which skips the sub-tests that need it.
 	OpenWithClock func(t *testing.T, clock func() time.Time) intent.Store
 
+	// Over returns a manager over a service that keeps its intents in store: see [intent.NewOver]. The
+	// sub-tests that need the store itself are skipped.
+	//
+	// Defaults to [intent.New].
+	Over func(t *testing.T, store intent.Store, category messagestore.Category, config *intent.Config) (*intent.Manager, error)
+
+	// Skip has the sub-tests that do not apply to a service, and why.
+	//
+	// Defaults to none.
+	Skip map[string]string
+
 	// Bubble says that the store does all its waiting inside a synctest bubble. Each sub-test then
 	// runs in a bubble, and takes no time.
 	//
@@ -55,6 +66,12 @@ func Run(t *testing.T, options Options) {
 			t.Parallel()
 			if test.needs&clock != 0 && options.OpenWithClock == nil {
 				t.Skip("not applicable: the suite cannot set the store's clock")
+			}
+			if reason := options.Skip[test.name]; reason != "" {
+				t.Skip("not applicable: " + reason)
+			}
+			if test.needs&direct != 0 && options.Over != nil {
+				t.Skip("not applicable: a service keeps the intents")
 			}
 			run := func(t *testing.T) {
 				f := newFixture(t, options, test.needs)
@@ -88,6 +105,7 @@ const (
 	reading                     // the store can be read by category
 	busy                        // the test computes, and waits for no time
 	forgetting                  // an operator can remove the store's keys
+	direct                      // the manager has the store, and no service between
 )
 
 func tests() []test {
@@ -164,6 +182,11 @@ func (f *fixture) use(t *testing.T, store intent.Store) {
 
 func (f *fixture) manager(t *testing.T, config *intent.Config) *intent.Manager {
 	t.Helper()
+	if f.options.Over != nil {
+		m, err := f.options.Over(t, f.store, f.category, config)
+		require.NoError(t, err)
+		return m
+	}
 	m, err := intent.New(f.store, f.category, config)
 	require.NoError(t, err)
 	return m

@@ -15,8 +15,8 @@ import (
 // keys or none.
 var keyTests = []test{
 	{"Keys/DifferentBytesAreDifferentIntents", differentKeys, 0},
-	{"Keys/AllOrNone", allOrNone, several},
-	{"Keys/EachIsTakenOverAtItsVersion", keysTakenOver, several},
+	{"Keys/AllOrNone", allOrNone, several | direct},
+	{"Keys/EachIsTakenOverAtItsVersion", keysTakenOver, several | direct},
 	{"Confirm/AppendsOtherWrites", confirmAppends, several},
 }
 

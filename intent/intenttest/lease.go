@@ -27,7 +27,7 @@ var leaseTests = []test{
 	{"L3/LateStepChangesNothing", lateStepChangesNothing, 0},
 	{"L3/AnotherTokenIsNoLease", anotherTokenIsNoLease, 0},
 	{"L4/ResourceRefusesASmallerToken", resourceRefuses, 0},
-	{"L4/GuardedWriteIsRefused", guardedWriteIsRefused, several},
+	{"L4/GuardedWriteIsRefused", guardedWriteIsRefused, several | direct},
 	{"L5/ConfirmedIsNeverGrantedAgain", confirmedForEver, 0},
 	{"L5/OneOfTwoConfirms", oneOfTwoConfirms, 0},
 	{"L6/NewStreamHasAGreaterToken", newStreamHasAGreaterToken, 0},

@@ -36,6 +36,33 @@ func TestIntentsInMemory(t *testing.T) {
 	})
 }
 
+// A manager over another one keeps the same promises.
+func TestIntentsOverAManager(t *testing.T) {
+	t.Parallel()
+	intenttest.Run(t, intenttest.Options{
+		Open: func(*testing.T) intent.Store {
+			return forgettingStore{testkit.Must(messagestore.New(memory.New(), nil))}
+		},
+		OpenWithClock: func(_ *testing.T, clock func() time.Time) intent.Store {
+			return testkit.Must(messagestore.New(memory.NewWithClock(clock), nil))
+		},
+		Over: func(_ *testing.T, store intent.Store, category messagestore.Category, config *intent.Config) (*intent.Manager, error) {
+			var keeps intent.Config
+			if config != nil {
+				keeps = *config
+			}
+			asks := keeps
+			keeps.Heartbeat, asks.Turn = 0, 0
+			m, err := intent.New(store, category, &keeps)
+			if err != nil {
+				return nil, err
+			}
+			return intent.NewOver(m, category, &asks)
+		},
+		Bubble: true,
+	})
+}
+
 // Of two processes that leave a line at once one comes second, and leaves by another step.
 func TestOfTwoThatLeaveAtOnceBothLeave(t *testing.T) {
 	t.Parallel()

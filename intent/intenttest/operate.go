@@ -22,8 +22,8 @@ var operateTests = []test{
 	{"Lookup/NeverReserved", neverReserved, 0},
 	{"List/ChoosesByStatusScopeAndSession", list, reading},
 	{"List/InPages", listPages, reading},
-	{"KeyLife/IsDeclaredByTheFirst", keyLife, forgetting},
-	{"KeyLife/IsRefusedOnceThereAreIntents", keyLifeTooLate, reading | forgetting},
+	{"KeyLife/IsDeclaredByTheFirst", keyLife, forgetting | direct},
+	{"KeyLife/IsRefusedOnceThereAreIntents", keyLifeTooLate, reading | forgetting | direct},
 	{"KeyLife/IsRefusedWhereAnIntentCameFirst", keyLifeRaced, reading | forgetting},
 	{"KeyLife/IsRefusedWhereKeysStay", keyLifeInVain, 0},
 }

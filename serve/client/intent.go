@@ -37,7 +37,7 @@ const (
 //
 // The config's Name has at most 63 bytes, and a session 100. ForceRelease needs a key with the right
 // to operate. Of an intent that a session of another key holds, an [intent.Intent] has the key's name
-// in place of the session, and token 0, and of the sessions in the line only how many there are.
+// in place of the session, and token 0. The names of other keys' sessions in the line are empty.
 func (c *Client) IntentManager(category messagestore.Category, config *intent.Config) (*intent.Manager, error) {
 	var wrong []error
 	if category.Validate() == nil && !slices.Contains(category.Types(), "intent") {
@@ -123,7 +123,7 @@ func (s *intents) intent(in *v1.Intent) intent.Intent {
 	i := intent.Intent{
 		Scope: in.GetName().GetScope(), Key: in.GetName().GetKey(), Session: in.GetSessionId(), Token: in.GetFencingToken(), Attempt: int(in.GetAttempt()),
 		Since: in.GetGrantTime().AsTime(), Left: in.GetLeft().AsDuration(), NotKept: in.GetNotKept(), Forgotten: in.GetForgotten(),
-		Released: in.GetReleased(), By: in.GetReleasedBy(), Reason: in.GetReleaseReason(),
+		Released: in.GetReleased(), By: in.GetReleasedBy(), Reason: in.GetReleaseReason(), Line: in.GetLine(),
 	}
 	switch in.GetState() {
 	case v1.IntentState_INTENT_STATE_HELD:
@@ -136,9 +136,6 @@ func (s *intents) intent(in *v1.Intent) intent.Intent {
 	}
 	if in.GetExpireTime() != nil {
 		i.Until = in.GetExpireTime().AsTime()
-	}
-	if n := in.GetWaiting(); n > 0 {
-		i.Line = make([]string, n)
 	}
 	if in.GetResultJson() != "" {
 		i.Result = json.RawMessage(in.GetResultJson())

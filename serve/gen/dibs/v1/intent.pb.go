@@ -369,6 +369,7 @@ type Intent struct {
 	ReleasedBy     string                 `protobuf:"bytes,16,opt,name=released_by,json=releasedBy,proto3" json:"released_by,omitempty"`              // the operator, if one released it
 	Version        int64                  `protobuf:"varint,17,opt,name=version,proto3" json:"version,omitempty"`                                     // of its stream
 	GlobalPosition int64                  `protobuf:"varint,18,opt,name=global_position,json=globalPosition,proto3" json:"global_position,omitempty"` // of its last message
+	Line           []string               `protobuf:"bytes,19,rep,name=line,proto3" json:"line,omitempty"`                                            // the sessions in the line; those of other keys are empty
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -527,6 +528,13 @@ func (x *Intent) GetGlobalPosition() int64 {
 		return x.GlobalPosition
 	}
 	return 0
+}
+
+func (x *Intent) GetLine() []string {
+	if x != nil {
+		return x.Line
+	}
+	return nil
 }
 
 type ReserveRequest struct {
@@ -1308,7 +1316,7 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"expireTime\x12+\n" +
 	"\x03ttl\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x18\n" +
 	"\aversion\x18\a \x01(\x03R\aversion\x12'\n" +
-	"\x0fglobal_position\x18\b \x01(\x03R\x0eglobalPosition\"\x94\x05\n" +
+	"\x0fglobal_position\x18\b \x01(\x03R\x0eglobalPosition\"\xa8\x05\n" +
 	"\x06Intent\x12'\n" +
 	"\x04name\x18\x01 \x01(\v2\x13.dibs.v1.IntentNameR\x04name\x12*\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x14.dibs.v1.IntentStateR\x05state\x12\x1d\n" +
@@ -1333,7 +1341,8 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"\vreleased_by\x18\x10 \x01(\tR\n" +
 	"releasedBy\x12\x18\n" +
 	"\aversion\x18\x11 \x01(\x03R\aversion\x12'\n" +
-	"\x0fglobal_position\x18\x12 \x01(\x03R\x0eglobalPosition\"\x83\x02\n" +
+	"\x0fglobal_position\x18\x12 \x01(\x03R\x0eglobalPosition\x12\x12\n" +
+	"\x04line\x18\x13 \x03(\tR\x04line\"\x83\x02\n" +
 	"\x0eReserveRequest\x12'\n" +
 	"\x04name\x18\x01 \x01(\v2\x13.dibs.v1.IntentNameR\x04name\x12\x1d\n" +
 	"\n" +

@@ -229,6 +229,13 @@ export declare type Intent = Message<"dibs.v1.Intent"> & {
    * @generated from field: int64 global_position = 18;
    */
   globalPosition: bigint;
+
+  /**
+   * the sessions in the line; those of other keys are empty
+   *
+   * @generated from field: repeated string line = 19;
+   */
+  line: string[];
 };
 
 /**
