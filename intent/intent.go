@@ -47,7 +47,8 @@ type Config struct {
 	TTL time.Duration
 
 	// Heartbeat is how often [Manager.Do] and [Lease.Keep] extend a lease: at most half of its
-	// TTL, at least 10 ms.
+	// TTL, at least 10 ms. Over a [Service] it comes up to a quarter earlier, with those of the
+	// manager's other leases.
 	//
 	// Defaults to a third of the lease's TTL.
 	Heartbeat time.Duration
