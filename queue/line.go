@@ -209,8 +209,14 @@ func (a *asking) receive(ctx context.Context, wait time.Duration) ([]queuing.Tak
 	}
 }
 
-// takeTimeout bounds a take whose caller has gone.
-const takeTimeout = 15 * time.Second
+const (
+	// takeTimeout bounds a take whose caller has gone.
+	takeTimeout = 15 * time.Second
+
+	// leaveWait is how long a call whose caller has gone waits until its items are given back,
+	// because the process may end with the call.
+	leaveWait = 500 * time.Millisecond
+)
 
 // takeOrLeave makes one call of the store. If ctx ends, it reports that its caller is gone, but it
 // does not cut the call off: a take that was cut off may still reserve items, after they were given
@@ -232,11 +238,19 @@ func (a *asking) takeOrLeave(ctx context.Context, t queuing.Take) (taken queuing
 		return got.taken, false, got.err
 	case <-ctx.Done():
 	}
+	left := make(chan struct{})
 	go func() {
+		defer close(left)
 		if got := <-answered; got.err != nil || len(got.taken.Items) > 0 || got.taken.Ticket != 0 {
 			a.source.Leave(ctx, t.Session, time.Now().Add(work.LeaveTimeout))
 		}
 	}()
+	timer := time.NewTimer(leaveWait)
+	defer timer.Stop()
+	select {
+	case <-left:
+	case <-timer.C:
+	}
 	return queuing.Taken{}, true, ctx.Err()
 }
 

@@ -133,6 +133,30 @@ func TestItemsOfACallerThatHasGoneAreGivenBackAtOnce(t *testing.T) {
 	})
 }
 
+// A process that ends with its calls has nothing out, unless the store takes long.
+func TestACallWhoseCallerHasGoneEndsWhenItsItemsAreGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{200 * time.Millisecond, 5 * time.Second} {
+		t.Run(takes.String(), func(t *testing.T) {
+			bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+				ctx, hangUp := context.WithCancel(t.Context())
+				gone := wait(ctx, q, 1, queue.ReceiveOpts{Wait: 10 * time.Minute, VisibilityTimeout: time.Hour})
+				driver.delay("take", takes)
+				at := insert(t, q, Send{}, nil)
+				time.Sleep(100 * time.Millisecond)
+				hangUp()
+				began := time.Now()
+				require.ErrorIs(t, (<-gone).err, context.Canceled)
+				waited, state := time.Since(began), item(t, q, at.Position).State
+				time.Sleep(takes) // all ends in its time
+				require.LessOrEqual(t, waited, 500*time.Millisecond)
+				require.Equal(t, takes > time.Second, state == queue.Out)
+				require.Equal(t, "u", whats(item(t, q, at.Position)))
+			})
+		})
+	}
+}
+
 func TestAFailureOfTheStoreEndsAllThatWait(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
 		answers := wait(t.Context(), q, 100, queue.ReceiveOpts{Wait: 10 * time.Minute})
