@@ -472,3 +472,18 @@ func TestBadInputMakesNoCall(t *testing.T) {
 	require.Error(t, err)
 	require.NotErrorIs(t, err, messagestore.ErrInvalid)
 }
+
+// A queue that was removed ends the worker, as it does in a process with the store.
+func TestARemovedQueueEndsItsWorker(t *testing.T) {
+	t.Parallel()
+	store := openStore(t)
+	address, _ := serveAt(t, store, "127.0.0.1:0")
+	local := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+	insertAll(t, local, 1, nil)
+	require.Len(t, testkit.Must(local.Receive(t.Context(), 1, nil)), 1)
+	require.True(t, testkit.Must(local.Remove(t.Context(), &queue.RemoveOpts{Unfinished: true})))
+	ended := testkit.Go(func() error {
+		return queueAt(t, address, nil).Work(t.Context(), counting(new(atomic.Int64), 0), nil)
+	})
+	require.ErrorIs(t, testkit.Receive(t, "the end of Work", ended), queue.ErrRemoved)
+}
