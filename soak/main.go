@@ -10,6 +10,7 @@
 //	make soak SOAK=intents           holders of leases that are killed, stopped and too late
 //	make soak SOAK='intents --ci'    the same until its goals are reached, and through failovers
 //	make soak SOAK=queue             workers of a queue that are killed, stopped and too late, on PostgreSQL and SQLite
+//	make soak SOAK='queue --servers 2'  the same, or intents, through two dibs serve, which are killed, stopped and drained
 //	make soak SOAK=sagas             runners of sagas, with timers and a relay
 //	make mutants                     with a bug, one of many at a time, that has to be found
 package main

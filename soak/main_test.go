@@ -183,14 +183,35 @@ func TestMembersOfGroupsThatComeAndGo(t *testing.T) {
 	require.Greater(t, counted(t, dir, "states"), 10)
 }
 
+// In seconds, too little happens.
+func ofSeconds(err error) error {
+	if errors.Is(err, errMissed) {
+		return nil
+	}
+	return err
+}
+
+func TestRunsWithServersAreCheckedAndLeaveNothing(t *testing.T) {
+	out := t.TempDir()
+	of := common{Seed: 3, Out: out, Dir: "/var/tmp"}
+	f := queueRun{common: of, Duration: 5 * time.Second, Processes: 3, Workers: 4, Inserters: 2, Servers: 1, Hold: "no", Store: "both", Scene: "usual"}
+	require.NoError(t, ofSeconds(f.Run(t.Context())))
+	all, err := left(t, out, nil)
+	require.NoError(t, err)
+	for _, store := range []string{"postgres", "sqlite"} {
+		told(t, filepath.Join(all, store), nil)
+	}
+	of.Out = t.TempDir()
+	err = intentsRun{common: of, Duration: 5 * time.Second, Processes: 3, Goroutines: 4, Servers: 2, Scene: "faults"}.Run(t.Context())
+	dir, err := left(t, of.Out, ofSeconds(err))
+	require.NoError(t, err)
+	told(t, filepath.Join(dir, "faults"), nil)
+}
+
 func TestRunsOfAQueueAreCheckedAndLeaveNothing(t *testing.T) {
 	out := t.TempDir()
 	f := queueRun{common: common{Seed: 3, Out: out, Dir: "/var/tmp"}, Duration: 5 * time.Second, Processes: 3, Workers: 4, Inserters: 2, Hold: "no", Store: "both", Scene: "usual"}
-	err := f.Run(t.Context())
-	if errors.Is(err, errMissed) { // in seconds, too little happens
-		err = nil
-	}
-	require.NoError(t, err)
+	require.NoError(t, ofSeconds(f.Run(t.Context())))
 	all, err := left(t, out, nil)
 	require.NoError(t, err)
 	for _, store := range []string{"postgres", "sqlite"} {
@@ -211,10 +232,7 @@ func TestRunsOfAQueueAreCheckedAndLeaveNothing(t *testing.T) {
 func TestARunOfSagasIsCheckedAndLeavesNothing(t *testing.T) {
 	out := t.TempDir()
 	err := sagasRun{common: common{Seed: 3, Out: out, Dir: "/var/tmp"}, Duration: 5 * time.Second, Runners: 2, Customers: 20, Timers: 50, Calm: true}.Run(t.Context())
-	if errors.Is(err, errMissed) { // in seconds, too little happens
-		err = nil
-	}
-	dir, err := left(t, out, err)
+	dir, err := left(t, out, ofSeconds(err))
 	require.NoError(t, err)
 	told(t, dir, nil)
 	verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))

@@ -21,6 +21,7 @@ type queueRun struct {
 	Processes int           `help:"Processes that work." default:"4" placeholder:"N"`
 	Workers   int           `help:"Goroutines of each." default:"6" placeholder:"N"`
 	Inserters int           `help:"Processes that insert." default:"2" placeholder:"N"`
+	Servers   int           `help:"Processes that serve the store, which the others call, in the usual scene: they are killed, stopped and drained too. A file has one. 0: all have the store." placeholder:"N"`
 	Hold      string        `help:"Whether a dead item holds its key: yes, no, or seed for as the seed is even or odd." enum:"yes,no,seed" default:"seed" placeholder:"WHEN"`
 	Calm      bool          `help:"Without kills of the server."`
 	Store     string        `help:"postgres, sqlite, or both, one after the other." enum:"postgres,sqlite,both" default:"both"`
@@ -55,7 +56,7 @@ func (f queueRun) Run(ctx context.Context) error {
 func (f queueRun) runs() (all []queues.Options) {
 	common := f.common.options("queue", time.Minute)
 	usual := f.Scene == "usual" || f.Scene == "all"
-	if usual && f.Store != "postgres" {
+	if usual && f.Store != "postgres" && f.Servers < 2 {
 		all = append(all, f.options(common, true))
 	}
 	if usual && f.Store != "sqlite" {
@@ -64,7 +65,7 @@ func (f queueRun) runs() (all []queues.Options) {
 	for _, scene := range queues.Scenes {
 		if f.Scene == string(scene) || f.Scene == "all" {
 			o := f.options(common, false)
-			o.Scene, o.Goals, o.Calm, o.Duration = scene, scene.Goals(), true, cmp.Or(f.Duration, sceneTime)
+			o.Scene, o.Goals, o.Calm, o.Servers, o.Duration = scene, scene.Goals(), true, 0, cmp.Or(f.Duration, sceneTime)
 			o.Out = filepath.Join(common.Out, string(scene))
 			all = append(all, o)
 		}
@@ -85,6 +86,9 @@ func (f queueRun) options(common crew.Options, file bool) queues.Options {
 	case f.Long:
 		goals, most = queues.Issue.Times(10), 6*time.Hour
 	}
+	if f.Servers > 0 { // and nobody has a transaction
+		goals = goals.With(queues.Served)
+	}
 	store := "postgres"
 	if f.Calm || file {
 		goals = goals.With(promise.Goals{"serverKills": 0})
@@ -95,6 +99,6 @@ func (f queueRun) options(common crew.Options, file bool) queues.Options {
 	common.Duration, common.Goals, common.Out = cmp.Or(f.Duration, most), goals, filepath.Join(common.Out, store)
 	return queues.Options{
 		Options: common, Processes: f.Processes, Workers: f.Workers, Inserters: f.Inserters,
-		Hold: f.Hold == "yes" || f.Hold == "seed" && common.Seed%2 == 0, SQLite: file, Calm: f.Calm,
+		Hold: f.Hold == "yes" || f.Hold == "seed" && common.Seed%2 == 0, SQLite: file, Servers: f.Servers, Calm: f.Calm,
 	}
 }

@@ -90,6 +90,7 @@ var (
 	jumped  = ofIntents("holders and jumps", intents.Options{Processes: 4, Goroutines: 6, Clock: true})
 	crowded = ofIntents("a crowd of holders", intents.Options{Processes: 2, Goroutines: 40, Calm: true}) // most of their writes go in groups
 	silent  = ofIntents("holders in silence", intents.Options{Processes: 4, Goroutines: 12, Silent: true})
+	served  = ofIntents("holders of two servers", intents.Options{Processes: 4, Goroutines: 6, Servers: 2})
 	slow    = ofIntents("long transactions", intents.Options{Processes: 4, Goroutines: 6, Calm: true, Long: true})
 )
 
@@ -105,9 +106,12 @@ func ofQueues(name string, least time.Duration, goals promise.Goals, o queues.Op
 
 // Scenes of queues. In some each thing takes a few seconds.
 var (
+	calling = promise.Goals{"items": 100, "deliveries": 100, "expiries": 3, "refused": 3, "kills": 3, "drains": 1, "hungUp": 3}
 	usually = promise.Goals{"items": 100, "staged": 10, "deliveries": 100, "expiries": 3, "refused": 3, "kills": 3}
 	worked  = ofQueues("workers", 8*time.Second, usually, queues.Options{Processes: 4, Workers: 6, Inserters: 2})
 	filed   = ofQueues("workers over a file", 8*time.Second, usually, queues.Options{Processes: 4, Workers: 6, Inserters: 2, SQLite: true})
+	called  = ofQueues("callers of two servers", 8*time.Second, calling, queues.Options{Processes: 4, Workers: 6, Inserters: 2, Servers: 2})
+	asked   = ofQueues("callers of a server over a file", 8*time.Second, calling, queues.Options{Processes: 4, Workers: 6, Inserters: 2, Servers: 1, SQLite: true})
 	opened  = ofQueues("workers beside open transactions", 8*time.Second, promise.Goals{"items": 100, "deliveries": 100, "undone": 10},
 		queues.Options{Processes: 4, Workers: 6, Inserters: 2, Scene: queues.Overlap})
 
@@ -138,5 +142,5 @@ var (
 )
 
 var scenes = []*Scene{
-	alone, groups, crashes, lonely, cuts, pauses, backups, crowds, leased, jumped, crowded, silent, slow, worked, filed, opened, jumping, poisoned, heated, stalled, ran, quiet, flooded, shifted,
+	alone, groups, crashes, lonely, cuts, pauses, backups, crowds, leased, jumped, crowded, silent, served, slow, worked, filed, called, asked, opened, jumping, poisoned, heated, stalled, ran, quiet, flooded, shifted,
 }

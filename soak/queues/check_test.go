@@ -184,6 +184,23 @@ func (w *world) line(position int64, version int, what string, ms, session int64
 	w.Lines = append(w.Lines, &Line{position, version, what, at(ms), session})
 }
 
+// receives has a caller receive what is given then, and perhaps hear of it.
+func (w *world) receives(given, to int64, answer string, items ...Given) {
+	lease := second + given // of no other call
+	for _, c := range w.Calls {
+		if c.At == at(given) {
+			c.Lease = lease
+		}
+	}
+	w.call("caller", given-5, to, Record{Call: Receive, Lease: lease}, Record{Answer: answer, Items: items})
+}
+
+// asks has the caller ask something for a delivery.
+func (w *world) asks(call string, from, position int64, version int, kind, answer string) {
+	e := []End{{Position: position, Version: version, Kind: kind}}
+	w.call("caller", from, from+15, Record{Call: call, Ends: e}, Record{Answer: answer, Ends: e})
+}
+
 func newWorld() *world {
 	w := &world{}
 	for i, m := range []Message{{Stream: "mail-k1"}, {Stream: "mail-k1", Place: 1}, {Stream: "mail-c", Due: at(500)}, {Stream: "mail-d"}, {Stream: "mail-k1", Place: 2}} {
@@ -280,6 +297,51 @@ func TestAHistoryWithoutAMistakePasses(t *testing.T) {
 	require.NotContains(t, v.String(), "broken")
 }
 
+func TestWhatIsReceivedPasses(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.receives(100, 120, OK, Given{Position: 1})
+	w.asks(Prolong, 150, 1, 0, "", OK)
+	w.asks(Complete, 195, 1, 0, "c", OK)
+	w.asks(Complete, 295, 1, 0, "c", OK) // again
+	w.receives(220, 240, OK, Given{Position: 2})
+	w.asks(Prolong, 2050, 2, 0, "", Lost)
+	w.asks(Complete, 2095, 2, 0, "c", Lost)
+	v := w.check(t)
+	require.True(t, v.Passed(), v.String())
+}
+
+func TestWhatIsOutAsItsCallerWasGoneWhileTheAnswerWasOnItsWayPasses(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(w *world){
+		"it hung up then": func(w *world) { w.receives(220, 235, Failed) },
+		"it was killed then": func(w *world) {
+			w.receives(220, 9000, "")
+			w.event(235, 235, crew.Event{Call: crew.Kill, Target: "caller"})
+		},
+		"it took too long": func(w *world) { w.receives(220, 1400, OK) },
+		"who took it was ended": func(w *world) {
+			w.receives(220, 240, OK)
+			w.event(230, 230, crew.Event{Call: crew.Kill, Target: "worker"})
+		},
+	} {
+		w := newWorld()
+		change(w)
+		w.asks(Complete, 2095, 2, 0, "c", Lost)
+		v := w.check(t)
+		require.True(t, v.Passed(), "%s: %s", what, v)
+	}
+}
+
+func TestADeliveryIsGivenAgainToTheRepeatedCallOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.give(7, 110, 1, 0, 0)
+	w.Calls[len(w.Calls)-1].Resume = []int64{1}
+	v := w.check(t)
+	require.True(t, v.Passed(), v.String())
+}
+
 // jumps has the server's clock be off for a time.
 func (w *world) jumps(from, to int64, off time.Duration) {
 	w.event(from, to, crew.Event{Call: crew.Jump, Off: off.Microseconds()})
@@ -337,6 +399,17 @@ var planted = []struct {
 				c.Answer.Ends[0].Told = "d"
 			}
 		}
+	}},
+	{"a delivery that had ended was made longer", []promise.Rule{"Q2e"}, func(w *world) { w.asks(Prolong, 2300, 2, 0, "", OK) }},
+	{"what was received ended, and nobody asked for that", []promise.Rule{"Q21"}, func(w *world) { w.receives(100, 120, OK, Given{Position: 1}) }},
+	{"the repeated call did not get what was taken", []promise.Rule{"Q22"}, func(w *world) {
+		w.receives(220, 240, OK)
+		w.asks(Complete, 2095, 2, 0, "c", Lost)
+	}},
+	{"what was taken after its caller had hung up was not given back", []promise.Rule{"Q22"}, func(w *world) {
+		w.receives(220, 0, Failed)
+		w.Calls[len(w.Calls)-1].At, w.Calls[len(w.Calls)-1].End = at(-2000), at(-1500)
+		w.asks(Complete, 2095, 2, 0, "c", Lost)
 	}},
 	{"a delivery was given twice", []promise.Rule{"Q2b"}, func(w *world) { w.give(2, 110, 1, 0, 0) }},
 	{"an item was given before the one before it was completed", []promise.Rule{"Q3"}, func(w *world) {

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/serve/client"
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
@@ -40,7 +41,8 @@ const (
 // that, it inserts no more and dies at no failpoint.
 type task struct {
 	crew.Task
-	Inserts bool // and does not work
+	Address string // where it serves the store, as dibs serve does; "" for others
+	Inserts bool   // and does not work
 	Workers int
 	Hold    bool
 	Scene   Scene
@@ -58,10 +60,13 @@ const (
 	atInserted  crew.Point = "queue/inserted" // a transaction that inserts was committed, and its caller not told
 )
 
-// The points that a working process passes, and an inserting process.
+// The points that a working process passes, an inserting process, one that serves, and one that
+// works by its calls.
 var (
 	workPoints   = []crew.Point{atTaken, atEnding, atCompleted, atFinished, atCommitted, atCommitted, atReceived}
 	insertPoints = []crew.Point{"", atStaged, atStaged, atInserted}
+	servePoints  = []crew.Point{atTaken, atEnding}
+	callPoints   = []crew.Point{atCompleted, atReceived}
 )
 
 // Mail is an item.
@@ -80,9 +85,8 @@ func RunProcess() { crew.RunProcess(Variable, runProcess) }
 type process struct {
 	*task
 	recorder *recorder
-	database database
+	database database // nil if it calls a server
 	queue    *queue.Queue
-	alone    *queue.Queue                // for Receive
 	staged   atomic.Pointer[queue.Entry] // one that was staged last, and may be again
 	killers  atomic.Int64                // items inserted that kill their process
 }
@@ -100,22 +104,30 @@ func runProcess(t *task) error {
 	if p.recorder, err = crew.NewRecorder[Record](t.Dir, t.Process); err != nil {
 		return err
 	}
-	if p.database, err = openDatabase(ctx, t.URL); err != nil {
-		return err
+	if t.calls() {
+		c, err := client.New(t.URL, nil)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if p.queue, err = c.Queue(Category, &queue.Config{Logger: logger.Silent()}); err != nil { // its policy is stored
+			return err
+		}
+	} else {
+		if p.database, err = openDatabase(ctx, t.URL); err != nil {
+			return err
+		}
+		defer p.database.close()
+		store, err := p.database.store(ctx, func(d queuing.Driver) *recording { return &recording{d, p.recorder, p.Doom.Pass} })
+		if err != nil {
+			return err
+		}
+		defer store.Close()
+		if t.Address != "" {
+			return crew.ServeStore(ctx, store, t.Address)
+		}
+		p.queue = testkit.Must(queue.New(store, Category, queueConfig(t.Hold)))
 	}
-	defer p.database.close()
-	store, err := p.store(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	other, err := p.store(ctx, true)
-	if err != nil {
-		return err
-	}
-	defer other.Close()
-	p.queue = testkit.Must(queue.New(store, Category, queueConfig(t.Hold)))
-	p.alone = testkit.Must(queue.New(other, Category, queueConfig(t.Hold)))
 	var all sync.WaitGroup
 	if t.Inserts {
 		insert := (*hand).inserts
@@ -142,9 +154,8 @@ func runProcess(t *task) error {
 	return err
 }
 
-func (p *process) store(ctx context.Context, alone bool) (*messagestore.Store, error) {
-	return p.database.store(ctx, func(d queuing.Driver) *recording { return &recording{d, p.recorder, alone, p.Doom.Pass} })
-}
+// calls reports whether the process calls a server.
+func (t *task) calls() bool { return strings.HasPrefix(t.URL, "http:") }
 
 func queueConfig(hold bool) *queue.Config {
 	c := &queue.Config{MaxFailures: maxFailures, Logger: logger.Silent()}
@@ -246,6 +257,14 @@ func delivery(job *queue.Job) []End {
 	return []End{{Position: int64(job.Message.GlobalPosition), Version: job.Deliveries, Kind: "c"}}
 }
 
+// ask makes a call about a delivery.
+func (h *hand) ask(call, kind string, job *queue.Job, f func() error) {
+	c := Record{Call: call, Ends: delivery(job)}
+	c.Ends[0].Kind = kind
+	c = h.recorder.Begin(c)
+	h.told(c, f())
+}
+
 func (h *hand) told(c Record, err error) {
 	a := answerOf(err)
 	if errors.Is(err, queue.ErrLost) {
@@ -256,14 +275,17 @@ func (h *hand) told(c Record, err error) {
 }
 
 func (h *hand) complete(ctx context.Context, job *queue.Job) {
-	c := h.recorder.Begin(Record{Call: Complete, Ends: delivery(job)})
-	err := job.Complete(ctx)
-	h.told(c, err)
+	h.ask(Complete, "c", job, func() error { return job.Complete(ctx) })
 	h.Doom.Pass(atCompleted)
 }
 
-// finish completes in a transaction with a row, and rolls it back now and then.
+// finish completes in a transaction with a row, and rolls it back now and then. Whoever calls a
+// server has none.
 func (h *hand) finish(ctx context.Context, job *queue.Job) error {
+	if h.database == nil {
+		h.complete(ctx, job)
+		return nil
+	}
 	c := h.recorder.Begin(Record{Call: Finish, Ends: delivery(job), Tx: true})
 	tx, err := h.database.begin(ctx)
 	if err != nil {
@@ -303,28 +325,73 @@ func (h *hand) finish(ctx context.Context, job *queue.Job) error {
 	return nil
 }
 
-// receives reserves items with their own visibility timeout, and may leave them or be late.
+// receives reserves items with their own visibility timeout, and may leave them or be late. It
+// completes some as it gets the next ones.
 func (h *hand) receives(ctx context.Context) {
+	var last []*queue.Job
 	for ctx.Err() == nil {
-		jobs, err := h.alone.Receive(ctx, 1+h.random.IntN(3), &queue.ReceiveOpts{Wait: 500 * time.Millisecond, VisibilityTimeout: visible})
-		if err != nil {
-			crew.Pause(ctx, 20*time.Millisecond)
-			continue
+		// No other call has the same time, so the takes of this one are known by it.
+		lasts := visible + h.random.Sooner(visible/4)
+		if h.database == nil { // a call goes a long way
+			lasts += lease
 		}
-		if len(jobs) > 0 {
+		jobs := h.next(ctx, last, &queue.ReceiveOpts{Wait: 500 * time.Millisecond, VisibilityTimeout: lasts})
+		if last = nil; len(jobs) > 0 {
 			h.Doom.Pass(atReceived)
 		}
 		for _, job := range jobs {
-			h.receive(ctx, job)
+			if h.random.Often(10) {
+				last = append(last, job)
+			} else {
+				h.receive(ctx, job, lasts)
+			}
 		}
 		crew.Pause(ctx, h.random.Sooner(30*time.Millisecond))
 	}
 }
 
-func (h *hand) receive(ctx context.Context, job *queue.Job) {
+// next completes the last jobs and receives others. Now and then it hangs up.
+func (h *hand) next(ctx context.Context, last []*queue.Job, opts *queue.ReceiveOpts) []*queue.Job {
+	if h.random.Often(10) {
+		limited, hangUp := context.WithCancel(ctx)
+		defer time.AfterFunc(h.random.Sooner(opts.Wait), hangUp).Stop()
+		defer hangUp()
+		ctx, opts.Wait = limited, 10*opts.Wait
+	}
+	settlements, completions := make([]queue.Settlement, len(last)), make([]Record, len(last))
+	for i, job := range last {
+		settlements[i] = queue.Settlement{Delivery: job.Delivery(), Action: queue.Complete}
+		completions[i] = h.recorder.Begin(Record{Call: Complete, Ends: delivery(job)})
+	}
+	c := h.recorder.Begin(Record{Call: Receive, Lease: opts.VisibilityTimeout.Microseconds()})
+	outcomes, jobs, err := h.queue.SettleAndReceive(ctx, settlements, 1+h.random.IntN(3), opts)
+	a := answerOf(err)
+	for _, job := range jobs {
+		a.Items = append(a.Items, given(job.Message, job.Deliveries, job.Failures))
+	}
+	h.recorder.End(c, a)
+	for i, c := range completions {
+		outcome := err
+		if outcomes != nil {
+			outcome = outcomes[i]
+		}
+		h.told(c, outcome)
+	}
+	if err != nil {
+		crew.Pause(ctx, 20*time.Millisecond)
+	}
+	return jobs
+}
+
+// receive ends a delivery that lasts for a time.
+func (h *hand) receive(ctx context.Context, job *queue.Job, lasts time.Duration) {
+	prolong := func() { h.ask(Prolong, "", job, func() error { return job.Extend(ctx, 2*lasts) }) }
 	late := h.random.Often(6)
 	if late {
-		crew.Pause(ctx, visible+h.random.Sooner(visible))
+		crew.Pause(ctx, lasts+h.random.Sooner(lasts))
+		if h.random.Often(50) {
+			prolong()
+		}
 	}
 	switch what := h.random.IntN(100); {
 	case what < 60 || late:
@@ -335,13 +402,13 @@ func (h *hand) receive(ctx context.Context, job *queue.Job) {
 	case what < 70:
 		_ = h.finish(ctx, job)
 	case what < 78:
-		_ = job.Retry(ctx, h.random.Sooner(100*time.Millisecond), errDrawn)
+		h.ask(Settle, "r", job, func() error { return job.Retry(ctx, h.random.Sooner(100*time.Millisecond), errDrawn) })
 	case what < 88:
-		_ = job.Defer(ctx, h.random.Sooner(200*time.Millisecond))
+		h.ask(Settle, "f", job, func() error { return job.Defer(ctx, h.random.Sooner(200*time.Millisecond)) })
 	case what < 90:
-		_ = job.Bury(ctx, errDrawn)
+		h.ask(Settle, "x", job, func() error { return job.Bury(ctx, errDrawn) })
 	case what < 97:
-		_ = job.Extend(ctx, 2*visible)
+		prolong()
 		h.complete(ctx, job)
 	}
 }
@@ -352,13 +419,17 @@ func (h *hand) inserts(ctx context.Context) {
 		// Transactions alone overlap: other inserts keep them apart. Only workers that are not
 		// behind meet them open.
 		second := time.Now().Unix()
-		overlap := h.Scene == Overlap || second%3 == 0
+		overlap := h.Scene == Overlap || second%3 == 0 && h.database != nil
 		if overlap && !h.mayInsert(ctx, 8) || n%10 == 0 && !h.mayInsert(ctx, mostBehind) {
 			crew.Pause(ctx, 10*time.Millisecond+h.random.Sooner(40*time.Millisecond))
 			n--
 			continue
 		}
-		switch what := h.random.IntN(100); {
+		what := h.random.IntN(100)
+		if h.database == nil {
+			what %= 55 // without transactions
+		}
+		switch {
 		case overlap && (h.Scene == Overlap || what < 70):
 			h.insertTx(ctx)
 		case overlap:

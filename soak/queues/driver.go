@@ -13,7 +13,6 @@ import (
 type recording struct {
 	next     queuing.Driver
 	recorder *recorder
-	alone    bool // of callers of Receive
 	pass     func(point crew.Point)
 }
 
@@ -27,11 +26,15 @@ func answerOf(err error) Record {
 	return Record{Answer: Failed, Note: err.Error()}
 }
 
+func given(m *messagestore.Message, version, failures int) Given {
+	return Given{int64(m.GlobalPosition), version, failures, m.ID.String(), string(m.Stream)}
+}
+
 // QueueTake records takes that end deliveries before they are sent, and other takes if they got
 // something.
 func (d *recording) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
 	began := crew.Now()
-	c := Record{Call: Take, Session: t.Session, Lease: t.Lease.Microseconds(), Ticket: t.Ticket, Alone: d.alone}
+	c := Record{Call: Take, Session: t.Session, Lease: t.Lease.Microseconds(), Ticket: t.Ticket, Resume: t.Resume}
 	for _, f := range t.Finishes {
 		c.Ends = append(c.Ends, End{Position: int64(f.Position), Version: f.Version, Kind: string(f.Kind), Delay: f.Delay.Microseconds()})
 	}
@@ -53,9 +56,7 @@ func (d *recording) QueueTake(ctx context.Context, t queuing.Take) (queuing.Take
 		a.Ends = append(a.Ends, end)
 	}
 	for _, item := range taken.Items {
-		a.Items = append(a.Items, Given{
-			int64(item.Message.GlobalPosition), item.Version, item.Failures, item.Message.ID.String(), string(item.Message.Stream),
-		})
+		a.Items = append(a.Items, given(item.Message, item.Version, item.Failures))
 	}
 	if len(a.Items) > 0 {
 		a.Ticket = t.Ticket

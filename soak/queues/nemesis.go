@@ -24,6 +24,7 @@ func (r *run) faults() crew.Phase {
 		operate     = crew.Fault{Answers: 80, Run: r.operate}
 		trim        = crew.Fault{Answers: 300, Run: r.trim}
 		jump        = crew.Fault{Answers: 400, Goal: "jumps", Run: func(ctx context.Context, random *rand.Rand) error { return r.JumpClock(ctx, random, lease, 2*lease) }}
+		drain       = crew.Fault{Answers: 400, Goal: "drains", Run: r.drain}
 		stall       = crew.Fault{Answers: 100, Goal: "stalls", Run: r.stall}
 	)
 	p := crew.Phase{Name: "faults", For: r.Duration, Until: r.Goals}
@@ -42,11 +43,21 @@ func (r *run) faults() crew.Phase {
 	default:
 		p.Faults = []crew.Fault{killProcess, stopProcess, cut, operate, trim, killServer}
 	}
+	if r.Servers > 0 {
+		p.Faults = append(p.Faults, drain)
+		if r.SQLite {
+			p.Faults = append(p.Faults, cut)
+		}
+	}
 	return p
 }
 
-// any draws a process that works or, one in ten times, a process that inserts.
+// any draws a process that works or, one in ten times, a process that inserts. One in three times
+// it draws one that serves, if there are any.
 func (r *run) any(random *rand.Rand) *crew.Slot {
+	if r.Servers > 0 && random.IntN(3) == 0 {
+		return r.Any(random, crew.Dibs)
+	}
 	if all := r.Slots(inserter); len(all) > 0 && random.IntN(10) == 0 { // they end by themselves
 		return all[random.IntN(len(all))]
 	}
@@ -83,7 +94,7 @@ func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 		return found["e"]
 	}
 	before := over()
-	r.StopProcess(r.Any(random, worker), func(since int64) {
+	r.StopProcess(r.any(random), func(since int64) {
 		for deadline := time.Now().Add(3 * lease); crew.Pause(ctx, lease/4) && time.Now().Before(deadline); {
 			if crew.Now() > since+lease.Microseconds() && over() > before {
 				break
@@ -93,8 +104,19 @@ func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
+// cut cuts off a process; over a file a process that serves has no connections of its own.
 func (r *run) cut(ctx context.Context, random *rand.Rand) error {
-	r.CutOff(ctx, r.any(random), random)
+	s := r.any(random)
+	if r.SQLite && s.Role == crew.Dibs {
+		s = r.Any(random, worker)
+	}
+	r.CutOff(ctx, s, random)
+	return nil
+}
+
+// drain tells a process that serves to end.
+func (r *run) drain(_ context.Context, random *rand.Rand) error {
+	r.DrainProcess(r.Any(random, crew.Dibs))
 	return nil
 }
 

@@ -10,7 +10,10 @@ const (
 	Take     = "take"     // of the store: ends deliveries, and reserves items
 	Extend   = "extend"   // of a session
 	Leave    = "leave"    // of a session
+	Receive  = "receive"  // of a caller, whose takes have its lease, which is no other's
 	Complete = "complete" // by a handler or a caller of Receive: what it is told
+	Settle   = "settle"   // another end, by a caller of Receive
+	Prolong  = "prolong"  // of a delivery, by a caller of Receive
 	Finish   = "finish"   // a completion in a transaction
 	Change   = "change"   // by an operator
 	Trim     = "trim"     // of a stream
@@ -39,7 +42,7 @@ type Record struct {
 	Next    int64   `json:"next,omitempty"` // the session that follows one that is left
 	Lease   int64   `json:"lease,omitempty"`
 	Ticket  int64   `json:"ticket,omitempty"` // with which a take asked
-	Alone   bool    `json:"alone,omitempty"`  // a call of Receive
+	Resume  []int64 `json:"resume,omitempty"` // the sessions of earlier attempts at a take
 	Ends    []End   `json:"ends,omitempty"`
 	Items   []Given `json:"items,omitempty"`
 	Had     int64   `json:"had,omitempty"`  // the position of the item that has the unique name

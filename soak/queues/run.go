@@ -25,6 +25,7 @@ type Options struct {
 	Inserters int   // processes
 	Hold      bool  // a dead item holds its key
 	SQLite    bool  // over a file, and no server
+	Servers   int   // processes that serve the store, which the others call; 0 for none
 	Calm      bool  // the server is not killed
 	Scene     Scene // what the run is about
 }
@@ -33,7 +34,8 @@ type Options struct {
 type run struct {
 	Options
 	*crew.Crew
-	place *place
+	place     *place
+	addresses []string // of processes that serve
 }
 
 //go:embed promises/*.sql
@@ -80,15 +82,27 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 		if err != nil {
 			return nil, err
 		}
-		s := &crew.Scenario{Phases: []crew.Phase{r.faults()}, Healed: r.resume, Left: r.left, Drain: o.Drain, Dump: r.place.dump}
+		if r.addresses, err = crew.Addresses(o.Servers); err == nil && o.Servers > 0 { // which follow the stored policy
+			config := queueConfig(r.Hold)
+			err = r.ofQueue(ctx, func(q *queue.Queue) error {
+				return q.SetPolicy(ctx, "soak", queue.Policy{MaxFailures: config.MaxFailures, WhenDead: config.WhenDead})
+			})
+		}
+		if err != nil {
+			return nil, err
+		}
+		s := &crew.Scenario{Phases: []crew.Phase{r.faults()}, Healed: r.resume, Left: r.left, Drain: o.Drain, Drained: r.stopClients, Dump: r.place.dump}
 		if r.Scene == HotKey { // to work through it would take minutes
 			s.Left = nil
 		}
+		for i, address := range r.addresses {
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("%s-%d", crew.Dibs, i), crew.Dibs, address))
+		}
 		for i := range o.Processes {
-			s.Clients = append(s.Clients, r.client(fmt.Sprintf("worker-%d", i), worker))
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("worker-%d", i), worker, ""))
 		}
 		for i := range o.Inserters {
-			s.Clients = append(s.Clients, r.client(fmt.Sprintf("inserter-%d", i), inserter))
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("inserter-%d", i), inserter, ""))
 		}
 		return s, err
 	})
@@ -100,25 +114,39 @@ const (
 	inserter = "inserter"
 )
 
-func (r *run) client(name, role string) crew.Client {
+func (r *run) client(name, role, address string) crew.Client {
+	calls := r.Servers > 0 && role != crew.Dibs
 	c := crew.Client{Name: name, Role: role, Ends: role == inserter, Task: func(p crew.Place) any {
 		points := workPoints
-		if role == inserter {
+		switch {
+		case !r.Scene.kills() || r.Enough("kills"):
+			points = nil
+		case role == crew.Dibs:
+			points = servePoints
+		case calls:
+			points = callPoints
+		case role == inserter:
 			points = insertPoints
 		}
-		if !r.Scene.kills() || r.Enough("kills") {
-			points = nil
-		}
-		t := &task{Task: p.Task(points, 3, 100), Inserts: role == inserter, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
-		if r.SQLite {
+		t := &task{Task: p.Task(points, 3, 100), Address: address, Inserts: role == inserter, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
+		if r.SQLite && !calls {
 			t.URL = sqliteURL + filepath.Join(r.Dir, fileName)
 		}
 		return t
 	}}
-	if r.Postgres != nil {
+	switch {
+	case calls:
+		c.Servers = r.addresses
+	case r.Postgres != nil:
 		c.Socket = r.Postgres.Socket()
 	}
 	return c
+}
+
+// stopClients ends those who call a server before the server.
+func (r *run) stopClients(context.Context) error {
+	r.Stop(crew.Grace, worker, inserter)
+	return nil
 }
 
 func (r *run) resume(ctx context.Context) error {
@@ -170,12 +198,17 @@ func (r *run) look(ctx context.Context) {
 	}
 }
 
-// The goals of a run, by the keys of figures.sql: of make ci/long, and of a run of a minute.
+// The goals of a run, by the keys of figures.sql: of make ci/long, what differs where a store is
+// served, and of a run of a minute.
 var (
 	Issue = promise.Goals{
 		"serverKills": 100, "kills": 500, "stops": 100, "cuts": 100, "items": 100_000, "undone": 1000, "staged": 1000, "leftOut": 100, "unstaged": 100, "reused": 100,
 		"named": 500, "taken": 500, "deliveries": 100_000, "tickets": 100, "refused": 100, "transactions": 1000, "rolledBack": 100, "again": 100, "unknown": 100, "trims": 100, "pauses": 20,
 		"expiries": 100, "retries": 1000, "defers": 1000, "givenBack": 1, "buried": 100, "redriven": 50, "cancelled": 100,
+	}
+	Served = promise.Goals{
+		"undone": 0, "staged": 0, "leftOut": 0, "unstaged": 0, "reused": 0, "transactions": 0, "rolledBack": 0, "again": 0, "unknown": 0,
+		"items": 300, "named": 2, "deliveries": 400, "retries": 10, "buried": 1, "dibsKills": 3, "drains": 3, "resumed": 1, "hungUp": 5, "prolonged": 3,
 	}
 	Short = promise.Goals{
 		"serverKills": 3, "kills": 10, "stops": 3, "cuts": 5, "items": 1000, "undone": 20, "staged": 100, "leftOut": 5, "unstaged": 20, "reused": 3,

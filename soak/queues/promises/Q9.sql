@@ -21,4 +21,5 @@ where l.what in ('r', 'f') and g.ended < l.at + e.delay
 	and not exists (select 1 from spans j where j.what = 'jump' and j.since <= g.ended and l.at <= j.until)
 union all
 select 'item ' || g.position || ' was given while the queue was paused'
-from given g join spans p on p.what = 'pause' and g.at > p.since and g.ended < p.until;
+from given g join spans p on p.what = 'pause' and g.at > p.since and g.ended < p.until
+where not exists (select 1 from resumed r where r.session = g.session); -- it was reserved before

@@ -1,6 +1,6 @@
 -- How much was done.
 with takes as (
-	select c.told, json_array_length(c.told, '$.items') as items from calls c where c.call = 'take' and c.answer = 'ok'
+	select c.told, c.asked ->> 'resume' as resume, json_array_length(c.told, '$.items') as items from calls c where c.call = 'take' and c.answer = 'ok'
 ), completions as (
 	select e.value ->> 'is' as told, e.value ->> 'p' as position, e.value ->> 'v' as version
 	from takes t, json_each(t.told, '$.ends') e
@@ -25,7 +25,9 @@ with takes as (
 )
 select 'serverKills', 'kill -9 of PostgreSQL', (select count(*) from calls where call = 'kill' and asked ->> 'target' = 'server')
 union all select 'kills', 'kill -9 of processes', (select count(*) from calls where call = 'kill' and asked ->> 'target' <> 'server')
-union all select 'stops', 'SIGSTOP of workers for longer than a lease', (select count(*) from calls where call = 'stop' and answer = 'ok')
+union all select 'dibsKills', '  of those that serve', (select count(*) from calls where call = 'kill' and asked ->> 'target' like 'dibs-%')
+union all select 'drains', 'drains of those that serve', (select count(*) from calls where call = 'fault' and answer = 'ok' and asked ->> 'name' = 'drain')
+union all select 'stops', 'SIGSTOP of processes for longer than a lease', (select count(*) from calls where call = 'stop' and answer = 'ok')
 union all select 'cuts', 'connections cut, or the file locked', (select count(*) from calls where call = 'cut' and asked ->> 'note' is not 'stall')
 union all select 'items', 'items inserted', (select coalesce(sum(json_array_length(asked, '$.new')), 0) from calls where call = 'insert' and answer = 'ok') + (select n from names) + (select there from stagings)
 union all select 'undone', 'insertions rolled back', (select count(*) from calls where call = 'insert' and answer = 'undone')
@@ -37,6 +39,9 @@ union all select 'named', 'items of a unique name that was free again', again fr
 union all select 'taken', '  insertions that met it taken', (select count(*) from calls where call = 'unique' and told ->> 'had' > 0)
 union all select 'deliveries', 'deliveries', (select coalesce(sum(items), 0) from takes)
 union all select 'tickets', 'takes served in line, by their tickets', (select count(*) from takes where items > 0 and told ->> 'ticket' > 0)
+union all select 'resumed', 'deliveries given to a repeated call', (select count(*) from takes, json_each(told, '$.items') where resume is not null)
+union all select 'hungUp', 'calls that hung up', (select count(*) from calls where call = 'receive' and answer in ('failed', 'unknown'))
+union all select 'prolonged', 'deliveries made longer', (select count(*) from calls where call = 'prolong' and answer = 'ok')
 union all select 'refused', 'late completions refused', (select late from completed) + (select count(*) from calls where call in ('finish', 'complete') and answer = 'lost')
 union all select 'transactions', 'completions in a transaction', (select count(*) from calls where call = 'finish' and answer = 'ok')
 union all select 'rolledBack', '  that was rolled back', (select count(*) from calls where call = 'finish' and answer = 'undone')

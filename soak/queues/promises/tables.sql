@@ -11,10 +11,36 @@ create index if not exists inserted_id on inserted (id);
 drop table if exists given;
 create table given as -- each item that a take was given
 	select cast(i.value ->> 'p' as integer) as position, cast(i.value ->> 'v' as integer) as version, coalesce(i.value ->> 'f', 0) as failures,
-		cast(i.value ->> 'id' as text) as id, cast(i.value ->> 'stream' as text) as stream, cast(coalesce(c.asked ->> 'session', 0) as integer) as session, c.at, c.ended
+		cast(i.value ->> 'id' as text) as id, cast(i.value ->> 'stream' as text) as stream, cast(coalesce(c.asked ->> 'session', 0) as integer) as session,
+		cast(coalesce(c.asked ->> 'lease', 0) as integer) as lease, c.process, c.at, c.ended
 	from calls c, json_each(c.told, '$.items') i
 	where c.call = 'take';
 create index given_item on given (position, version);
+
+drop table if exists resumed;
+create table resumed as -- the sessions of earlier attempts at a take
+	select cast(c.asked ->> 'session' as integer) as session, cast(r.value as integer) as earlier from calls c, json_each(c.asked, '$.resume') r where c.call = 'take';
+create index resumed_session on resumed (session, earlier);
+
+drop table if exists received;
+create table received as -- the calls of those who receive, until their process was killed; each has a lease of its own
+	select c.process, c.op, cast(c.asked ->> 'lease' as integer) as lease, c.answer, c.at,
+		min(c.ended, coalesce((select k.at from calls k where k.call = 'kill' and k.asked ->> 'target' = c.process), x.never)) as ended
+	from calls c, limits x
+	where c.call = 'receive';
+create index received_lease on received (lease);
+
+drop table if exists told;
+create table told as -- the deliveries that they were told of
+	select cast(i.value ->> 'p' as integer) as position, cast(i.value ->> 'v' as integer) as version, c.process, c.at, c.ended from calls c, json_each(c.told, '$.items') i where c.call = 'receive';
+create index told_item on told (position, version);
+
+drop table if exists asks;
+create table asks as -- what they and handlers asked for a delivery, and were told
+	select c.process, c.call, cast(c.asked ->> '$.ends[0].p' as integer) as position, cast(c.asked ->> '$.ends[0].v' as integer) as version, c.asked ->> '$.ends[0].k' as kind, c.answer, c.at, c.ended
+	from calls c
+	where c.call in ('complete', 'settle', 'prolong');
+create index asks_item on asks (position, version);
 
 drop table if exists ends;
 create table ends as -- each delivery that a take ended, and what it was told: d done, l lost, o out

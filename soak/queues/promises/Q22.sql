@@ -1,0 +1,14 @@
+-- what nobody was told of is given back, or given to the repeated call
+-- A call that lasts until then, or ended while the answer was on its way, has no more of it.
+select 'item ' || g.position || ' was out at version ' || g.version || ' until its time had passed, and ' || r.process || ', for which it was taken, was told ' || r.answer || ' ' || ((r.ended - g.at) / 1000) || ' ms after that' as finding
+from lines l join given g on g.position = l.position and g.version = l.n join received r on r.lease = g.lease and r.at <= g.ended, limits x
+where l.what = 'e'
+	and not exists (select 1 from told t where t.position = g.position and t.version = g.version)
+	and g.ended < g.at + g.lease and r.ended < g.at + g.lease
+	and not (r.answer <> 'ok' and r.ended + x.hang_up > g.at)
+	-- Whoever took it could give it back, in time.
+	and not exists (
+		select 1 from calls n
+		where n.process = 'nemesis' and n.call in ('kill', 'stop', 'cut') and n.asked ->> 'target' in (g.process, 'server', 'soak.db')
+			and n.at <= g.at + g.lease and case when n.call = 'cut' then n.at + x.locked when n.ended = x.never then n.at else n.ended end >= min(r.ended, g.at)
+	);
