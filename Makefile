@@ -206,13 +206,16 @@ soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to 
 	cd soak && go build -buildvcs=auto -o ../bin/soak . && exec ../bin/soak $(SOAK)
 
 .PHONY: soak/ci
-soak/ci: ## Torment a store, replicas, holders of intents, queues and sagas to the goals of make ci/long, with failovers: about an hour
+soak/ci: ## Torment a store, replicas, holders of intents, queues, servers and sagas to the goals of make ci/long, with failovers: about an hour
 	scripts/setup postgresql pgbouncer libfaketime
 	$(MAKE) soak SOAK=--ci
 	$(MAKE) soak SOAK=failover
 	$(MAKE) soak SOAK='replicas --duration 60s'
 	$(MAKE) soak SOAK='intents --ci'
 	$(MAKE) soak SOAK='queue --ci --scene all'
+	$(MAKE) soak SOAK='queue --servers 1 --store sqlite'
+	$(MAKE) soak SOAK='queue --servers 2'
+	$(MAKE) soak SOAK='intents --servers 2'
 	$(MAKE) soak SOAK='sagas --ci'
 	$(MAKE) soak SOAK='sagas --clock'
 

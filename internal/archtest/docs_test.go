@@ -248,7 +248,7 @@ func TestGuaranteesNameTestsThatExist(t *testing.T) {
 	sources := map[string][]byte{} // by folder
 	declared := map[string][]string{}
 	all := files(t, ".go")
-	for _, dir := range brokerModules {
+	for _, dir := range append([]string{"serve", "soak"}, brokerModules...) {
 		maps.Copy(all, filesIn(t, dir, ".go"))
 	}
 	for path, src := range all {
