@@ -39,26 +39,26 @@ func openStore(t testing.TB) *messagestore.Store {
 	return store
 }
 
-// serveAt serves a store at an address until stop is called.
-func serveAt(t testing.TB, store *messagestore.Store, address string) (at string, stop func()) {
+// serveAt serves a store until the test ends, and returns the address.
+func serveAt(t testing.TB, store *messagestore.Store) (at string) {
 	t.Helper()
 	s := testkit.Must(serve.New(store, &serve.Config{Logger: logger.Silent()}))
 	ready, ended := make(chan string, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		ended <- s.Run(ctx, serve.Listen{Address: address, Ready: func(address string) { ready <- address }})
+		ended <- s.Run(ctx, serve.Listen{Address: "127.0.0.1:0", Ready: func(address string) { ready <- address }})
 	}()
-	stop = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-ended)
 	})
-	t.Cleanup(stop)
 	select {
 	case at = <-ready:
 	case err := <-ended:
+		ended <- nil
 		t.Fatalf("it does not run: %v", err)
 	}
-	return at, stop
+	return at
 }
 
 // queueAt returns a queue over a server at an address.
@@ -275,22 +275,19 @@ func awaited(item queue.Item, _ []*messagestore.Message, err error) (queue.Item,
 func TestTheSameProgramOverAServer(t *testing.T) {
 	t.Parallel()
 	store := openStore(t)
-	inProcess := make(chan map[string]string, 1)
-	go func() {
-		inProcess <- program(t, testkit.Must(queue.New(openStore(t), "mail", &queue.Config{Stored: true, Logger: logger.Silent()})))
-	}()
-	address, _ := serveAt(t, store, "127.0.0.1:0")
+	inProcess := program(t, testkit.Must(queue.New(openStore(t), "mail", &queue.Config{Stored: true, Logger: logger.Silent()})))
+	address := serveAt(t, store)
 	became := program(t, queueAt(t, address, nil))
 	require.Equal(t, "finished; 0 failed handle Send mail-fails once@0: once", became["fails once"])
 	require.Contains(t, became["fails"], "dead; 0 failed")
 	require.Equal(t, "[0 1 2 3 4 5 6 7 8 9]", became["order"])
-	require.Equal(t, <-inProcess, became)
+	require.Equal(t, inProcess, became)
 }
 
 // What was inserted is told of each item, as by a store.
 func TestInsertOverAServer(t *testing.T) {
 	t.Parallel()
-	address, _ := serveAt(t, openStore(t), "127.0.0.1:0")
+	address := serveAt(t, openStore(t))
 	q := queueAt(t, address, nil)
 	id := uuid.New()
 	first := testkit.Must(q.Insert(t.Context(), Send{To: "ann"}, &queue.InsertOpts{ID: id, Metadata: messagestore.Metadata{SchemaVersion: "7"}}))
@@ -333,7 +330,7 @@ func TestInsertOverAServer(t *testing.T) {
 func TestReceiveOverAServer(t *testing.T) {
 	t.Parallel()
 	store := openStore(t)
-	address, _ := serveAt(t, store, "127.0.0.1:0")
+	address := serveAt(t, store)
 	q, other, local := queueAt(t, address, nil), queueAt(t, address, nil), testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
 	positions := insertAll(t, q, 6, nil)
 	jobs, err := q.Receive(t.Context(), 3, &queue.ReceiveOpts{VisibilityTimeout: time.Minute})
@@ -405,7 +402,7 @@ func TestReceiveOverAServer(t *testing.T) {
 // An operator has the same calls, as far as a server offers them.
 func TestOperateOverAServer(t *testing.T) {
 	t.Parallel()
-	address, _ := serveAt(t, openStore(t), "127.0.0.1:0")
+	address := serveAt(t, openStore(t))
 	q := queueAt(t, address, nil)
 	positions := insertAll(t, q, 3, nil)
 	require.NoError(t, q.SetPolicy(t.Context(), "me", queue.Policy{MaxFailures: 1, WhenDead: queue.Hold, MaxOut: 2, Rate: 1000, Burst: 3}))
@@ -477,7 +474,7 @@ func TestBadInputMakesNoCall(t *testing.T) {
 func TestARemovedQueueEndsItsWorker(t *testing.T) {
 	t.Parallel()
 	store := openStore(t)
-	address, _ := serveAt(t, store, "127.0.0.1:0")
+	address := serveAt(t, store)
 	local := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
 	insertAll(t, local, 1, nil)
 	require.Len(t, testkit.Must(local.Receive(t.Context(), 1, nil)), 1)
