@@ -142,7 +142,7 @@ func TestEachTakeMayHaveASessionOfItsOwn(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, w.pending, 2)
 		for _, e := range w.asks(w.pending, 0).Finishes {
-			require.EqualValues(t, 10+int64(e.Position), e.Session)
+			require.Equal(t, 10+int64(e.Position), e.Session)
 		}
 		close(w.over)
 	})
