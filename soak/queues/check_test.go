@@ -319,6 +319,10 @@ func TestWhatIsOutAsItsCallerWasGoneWhileTheAnswerWasOnItsWayPasses(t *testing.T
 			w.receives(220, 9000, "")
 			w.event(235, 235, crew.Event{Call: crew.Kill, Target: "caller"})
 		},
+		"it was given back too late": func(w *world) {
+			w.receives(220, 235, OK)
+			w.end(1, 1200, 2, 0, "f", "l")
+		},
 		"it took too long": func(w *world) { w.receives(220, 1400, OK) },
 		"who took it was ended": func(w *world) {
 			w.receives(220, 240, OK)

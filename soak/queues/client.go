@@ -333,7 +333,7 @@ func (h *hand) receives(ctx context.Context) {
 		// No other call has the same time, so the takes of this one are known by it.
 		lasts := visible + h.random.Sooner(visible/4)
 		if h.database == nil { // a call goes a long way
-			lasts += lease
+			lasts += 2 * lease
 		}
 		jobs := h.next(ctx, last, &queue.ReceiveOpts{Wait: 500 * time.Millisecond, VisibilityTimeout: lasts})
 		if last = nil; len(jobs) > 0 {

@@ -43,11 +43,8 @@ func (r *run) faults() crew.Phase {
 	default:
 		p.Faults = []crew.Fault{killProcess, stopProcess, cut, operate, trim, killServer}
 	}
-	if r.Servers > 0 {
-		p.Faults = append(p.Faults, drain)
-		if r.SQLite {
-			p.Faults = append(p.Faults, cut)
-		}
+	if r.Servers > 0 { // and many answers are lost
+		p.Faults = append(p.Faults, drain, crew.Fault{Answers: 60, Run: r.cut})
 	}
 	return p
 }
