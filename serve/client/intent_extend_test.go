@@ -67,6 +67,7 @@ func TestExtensionsGoTogether(t *testing.T) {
 			}()
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		require.Equal(t, []int{1, 1000, 501}, service.calls)
 		require.NoError(t, e.extend(t.Context(), leaseIn("pay:intent", "later"))[0].err)
 		require.Equal(t, []int{1, 1000, 501, 1}, service.calls)
