@@ -410,6 +410,16 @@ var planted = []struct {
 		w.receives(220, 240, OK)
 		w.asks(Complete, 2095, 2, 0, "c", Lost)
 	}},
+	{"the repeated call got another item than what was taken", []promise.Rule{"Q22"}, func(w *world) {
+		w.receives(220, 640, OK, Given{Position: 3})
+		for _, c := range w.Calls {
+			if c.At == at(600) {
+				c.Lease = second + 220
+			}
+		}
+		w.asks(Complete, 2095, 2, 0, "c", Lost)
+		w.event(300, 300, crew.Event{Call: crew.Kill, Target: "worker"}) // is no reason for that
+	}},
 	{"what was taken after its caller had hung up was not given back", []promise.Rule{"Q22"}, func(w *world) {
 		w.receives(220, 0, Failed)
 		w.Calls[len(w.Calls)-1].At, w.Calls[len(w.Calls)-1].End = at(-2000), at(-1500)

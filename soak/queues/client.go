@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -89,6 +90,7 @@ type process struct {
 	queue    *queue.Queue
 	staged   atomic.Pointer[queue.Entry] // one that was staged last, and may be again
 	killers  atomic.Int64                // items inserted that kill their process
+	received atomic.Int64                // calls that receive
 }
 
 func runProcess(t *task) error {
@@ -330,8 +332,7 @@ func (h *hand) finish(ctx context.Context, job *queue.Job) error {
 func (h *hand) receives(ctx context.Context) {
 	var last []*queue.Job
 	for ctx.Err() == nil {
-		// No other call has the same time, so the takes of this one are known by it.
-		lasts := visible + h.random.Sooner(visible/4)
+		lasts := visible + h.ownTime()
 		if h.database == nil { // a call goes a long way
 			lasts += 2 * lease
 		}
@@ -348,6 +349,13 @@ func (h *hand) receives(ctx context.Context) {
 		}
 		crew.Pause(ctx, h.random.Sooner(30*time.Millisecond))
 	}
+}
+
+// ownTime returns a time below 100 ms that no other call has for a minute or more, by its process and
+// number: so the takes of a call are known by their lease.
+func (h *hand) ownTime() time.Duration {
+	process, _ := strconv.ParseInt(h.Process[strings.LastIndexByte(h.Process, '-')+1:], 10, 64)
+	return time.Duration(process%100*1000+h.received.Add(1)%1000) * time.Microsecond
 }
 
 // next completes the last jobs and receives others. Now and then it hangs up.

@@ -1,6 +1,6 @@
 -- what was received ends as was asked for
 select 'item ' || e.position || ' was ended (' || e.kind || ') at version ' || e.version || ', and nobody who received it asked for that' as finding
-from ends e join given g on g.position = e.position and g.version = e.version join received r on r.lease = g.lease
+from ends e join given g on g.position = e.position and g.version = e.version join received r on r.lease = g.lease and r.at <= g.ended and r.ended > g.at - x.apart, limits x
 where e.kind in ('c', 'r', 'f', 'x')
 	-- what its caller has not come to know of, a client gives back
 	and not (e.kind = 'f' and not exists (select 1 from told t where t.position = e.position and t.version = e.version))

@@ -27,6 +27,7 @@ create view if not exists limits as select
 	10000000            as met,          -- how long after its lease the end of a session is met at most, on a machine that is busy
 	2000000             as ends,         -- how long a handler's context outlives its session at most, there
 	10000000            as reaches,      -- how long an item waits behind those of another key at most, there
+	30000000            as apart,        -- for how long no two calls have one lease
 	1000000             as hang_up,      -- in how long a call whose caller has gone is ended, there
 	2000000             as locked,       -- how long the file is locked at most
 	4                   as max_failures,

@@ -16,6 +16,7 @@ create table given as -- each item that a take was given
 	from calls c, json_each(c.told, '$.items') i
 	where c.call = 'take';
 create index given_item on given (position, version);
+create index given_lease on given (lease, at);
 
 drop table if exists resumed;
 create table resumed as -- the sessions of earlier attempts at a take
