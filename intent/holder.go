@@ -108,6 +108,9 @@ func (m *Manager) ExtendMany(ctx context.Context, holders ...Holder) ([]Extensio
 			return nil, fmt.Errorf("extend leases: holder %d: %w", i, err)
 		}
 	}
+	if ctx == nil { // the steps have goroutines of their own, in which a panic would end the process
+		return nil, fmt.Errorf("extend leases: %w", messagestore.NewInvalidError("context", nil, "must not be nil"))
+	}
 	if m.over != nil {
 		all, err := m.over.ExtendMany(ctx, holders...)
 		if err != nil {

@@ -189,8 +189,12 @@ func (w *worker) begin(ctx context.Context, asked time.Time, session int64, item
 	certain := true
 	for _, item := range items {
 		// The session was extended if less than two thirds of the lease were left. If it had ended
-		// in the meantime, its earlier items may be another's: this says nothing about them.
+		// in the meantime, its earlier items may be another's: this says nothing about them. A
+		// session of the take's own has just begun.
 		f := &Delivery{Item: item, of: w, session: cmp.Or(item.Session, session), until: asked.Add(w.config.Lease * 66 / 100)}
+		if item.Session != 0 {
+			f.until = asked.Add(w.config.Lease)
+		}
 		certain = certain && f.certain()
 		w.deliveries[f.ID()] = f
 		handled, cancel := context.WithCancelCause(base)

@@ -115,10 +115,10 @@ func TestEachTakeMayHaveASessionOfItsOwn(t *testing.T) {
 		time.Sleep(length / 2)
 		begin(2, 12, time.Now())
 		require.EqualValues(t, 12, <-handled)
-		require.Equal(t, time.Now().Add(length*16/100), w.until(), "the first one's lease")
-		require.Equal(t, length/20, w.beatPause())
+		require.Equal(t, time.Now().Add(length/2), w.until(), "the first one's lease, which is whole")
+		require.Equal(t, length*3/10, w.beatPause())
 
-		begin(3, 13, time.Now().Add(-length*2/3)) // what waited at the server
+		begin(3, 13, time.Now().Add(-length*95/100)) // what waited at the server
 		require.Empty(t, handled, "nobody knows whether it is the worker's")
 		require.Len(t, w.beats, 1)
 		two, three := queuing.Delivery{Position: 2}, queuing.Delivery{Position: 3}

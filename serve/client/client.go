@@ -16,10 +16,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -78,6 +80,12 @@ func New(address string, config *Config) (*Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, messagestore.NewInvalidError("address", address, "must be a URL of http or https")
 	}
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, messagestore.NewInvalidError("address", u.Redacted(), "must not have a user, a query or a fragment")
+	}
+	if i := strings.IndexFunc(config.Key, func(c rune) bool { return c <= ' ' || c > '~' }); i >= 0 {
+		return nil, messagestore.NewInvalidError("Key", nil, fmt.Sprintf("must be visible ASCII, and is not at byte %d: a newline of a file, perhaps", i))
+	}
 	if config.Key != "" && u.Scheme == "http" && !isLocal(u.Hostname()) {
 		return nil, messagestore.NewInvalidError("address", address, "must be a URL of https, because a key is sent")
 	}
@@ -111,11 +119,12 @@ func isLocal(host string) bool { return host == "localhost" || host == "127.0.0.
 
 const (
 	dialTimeout = 10 * time.Second
-	pingAfter   = 15 * time.Second // of silence
-	pingTimeout = 5 * time.Second
+	// A connection that has gone silent must be found before the leases end that need it.
+	pingAfter   = 2 * time.Second // of silence
+	pingTimeout = 2 * time.Second
 
 	// deadAfter is after which time an attempt has failed if the server was never there.
-	deadAfter = pingAfter + pingTimeout + time.Second
+	deadAfter = dialTimeout + pingAfter + pingTimeout
 
 	minPause = 10 * time.Millisecond
 	maxPause = 2 * time.Second
@@ -137,6 +146,9 @@ func (r *repeats) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 
 // call makes a call, which may write.
 func (r *repeats) call(ctx context.Context, request connect.AnyRequest, write bool, next connect.UnaryFunc) (connect.AnyResponse, error) {
+	if ctx == nil {
+		return nil, fmt.Errorf("call a server: %w", messagestore.NewInvalidError("context", nil, "must not be nil"))
+	}
 	if err := ctx.Err(); err != nil { // nothing is sent
 		code := connect.CodeCanceled
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -244,7 +256,7 @@ func mayHelp(ctx context.Context, err error, pause time.Duration) (time.Duration
 	}
 	pause -= rand.N(pause/2 + 1)
 	switch coded.Code() {
-	case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeInternal, connect.CodeUnknown:
+	case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeInternal, connect.CodeUnknown, connect.CodeUnimplemented:
 		return pause, !connect.IsWireError(err) || coded.Code() == connect.CodeUnavailable
 	case connect.CodeResourceExhausted:
 		if info, ok := detail[*errdetails.RetryInfo](coded); ok {

@@ -61,7 +61,9 @@ func kindOf(err *connect.Error) error {
 	case connect.CodeFailedPrecondition:
 		return preconditions[reasonOf(err)]
 	case connect.CodeUnimplemented:
-		return messagestore.ErrNotSupported
+		if connect.IsWireError(err) { // else it is a 404 of something in front of the server
+			return messagestore.ErrNotSupported
+		}
 	case connect.CodeDataLoss:
 		return intent.ErrCorrupt
 	case connect.CodeDeadlineExceeded:

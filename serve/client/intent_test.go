@@ -578,7 +578,23 @@ type proxy struct {
 
 	mu    sync.Mutex
 	to    string
-	conns map[net.Conn]bool
+	conns map[net.Conn]bool // false for one that has gone silent
+}
+
+// silence has the present connections forward nothing more, and stay open.
+func (p *proxy) silence() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		p.conns[c] = false
+	}
+}
+
+func (p *proxy) isSilent(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	lets, open := p.conns[c]
+	return open && !lets
 }
 
 func newProxy(t *testing.T, url string) *proxy {
@@ -621,7 +637,7 @@ func (p *proxy) pump(to io.WriteCloser, from net.Conn) {
 	b := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(b)
-		for p.hangs.Load() && err == nil {
+		for (p.hangs.Load() || p.isSilent(from)) && err == nil {
 			time.Sleep(time.Millisecond)
 		}
 		if n > 0 {
@@ -643,6 +659,25 @@ func (p *proxy) cut() {
 		c.Close()
 	}
 	clear(p.conns)
+}
+
+// A connection that forwards nothing more is replaced before leases end that need it.
+func TestAConnectionThatGoesSilentIsReplaced(t *testing.T) {
+	t.Parallel()
+	network := newProxy(t, serveAt(t, openStore(t)))
+	c := testkit.Must(client.New(network.url(), nil))
+	defer c.Close()
+	intents := testkit.Must(c.IntentManager("payment:intent", &intent.Config{Logger: logger.Silent()}))
+	_, _, err := intent.Do(t.Context(), intents, intent.Request{Key: "order 1", Content: "order 1", TTL: 8 * time.Second}, func(ctx context.Context, lease *intent.Lease) (string, error) {
+		network.silence()
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-time.After(9 * time.Second): // longer than the lease, which was extended on another connection
+			return "paid", nil
+		}
+	})
+	require.NoError(t, err)
 }
 
 // Calls that are cut off and answers that are lost harm nothing: the calls are sent again, and the

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -433,6 +434,14 @@ func TestBadInputMakesNoCall(t *testing.T) {
 	t.Parallel()
 	c := testkit.Must(client.New("http://127.0.0.1:1", &client.Config{Patience: -1}))
 	defer c.Close()
+	for address, key := range map[string]string{
+		"http://user:secret@127.0.0.1:1": "", "http://127.0.0.1:1?a=b": "", "http://127.0.0.1:1#a": "", "http://127.0.0.1:1": "dibs_a_1\n", "ftp://127.0.0.1": "", "https://127.0.0.1:1": "a b",
+	} {
+		_, err := client.New(address, &client.Config{Key: key})
+		require.ErrorIs(t, err, messagestore.ErrInvalid, "%s", address)
+		require.NotContains(t, err.Error(), "secret")
+	}
+	require.ErrorIs(t, testkit.ErrorOf(testkit.Must(c.IntentManager("pay:intent", nil)).ExtendMany(nil, intent.Holder{Key: "a", Session: "s", Token: 5})), messagestore.ErrInvalid) //nolint:staticcheck // nil
 	for _, config := range []*queue.Config{{Name: "with space"}, {MaxFailures: 3}, {WhenDead: queue.Hold}, {Rate: 1}} {
 		_, err := c.Queue("mail", config)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, "%+v", config)
