@@ -230,11 +230,10 @@ func validateReason(reason string) error {
 }
 
 // Confirm ends the lease with a result, for ever: every later request for the intent returns that
-// result. The result is encoded with encoding/json, and has at most 512 KiB; nil means no result.
-// A [NotKept] says why there is none. The writes are appended in the same step: either all or nothing
-// is written. If you confirm again
-// with the same result, Confirm writes nothing and returns nil, even if another Lease of the same
-// session has confirmed it.
+// result. The result is encoded with encoding/json, and has at most 512 KiB; nil means no result, and
+// a [NotKept] says why there is none. The writes are appended in the same step: either all or nothing
+// is written. If you confirm again with the same result, Confirm writes nothing and returns nil, even
+// if another Lease of the same session has confirmed it.
 //
 // You may confirm a lease after its time is over: if no session has taken the intent since, Confirm
 // succeeds. If one of the writes has a conflict, the error matches

@@ -13,9 +13,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Service carries out the steps of intents for a [Manager] that has no store: for [NewOver]. Its
-// methods are those of Manager, so a Manager is a Service, and so is its client in another process.
-// They are safe for concurrent use. What they are called with was validated.
+// A Service carries out the steps of intents for a [Manager] that has no store: see [NewOver]. Its
+// methods are methods of Manager, so a Manager is a Service. The client of a server is another. The
+// methods are safe for concurrent use. Manager validates the arguments before it calls them.
 //
 // A Service repeats a call whose answer is lost, or returns an error that matches
 // [messagestore.ErrOutcomeUnknown].
@@ -50,7 +50,7 @@ var _ Service = (*Manager)(nil)
 //   - [Lease.In] returns [messagestore.ErrNotSupported], and writes from [Lease.Confirmation] and
 //     [Lease.Guarded] fail and name it. Give the writes to [Lease.Confirm] instead.
 //   - The service decides on [Config.Turn] and [Config.KeyLife], so they must be 0.
-//   - The line is the service's: if a wait is broken off there and begins again, it is at the end.
+//   - The service keeps the line: a wait that ends there and begins again starts at the line's end.
 //   - If two calls with one Session confirm the same result, both have confirmed it.
 //   - A lease's time is counted from before its call, waiting included. If the call took longer than
 //     a tenth of the TTL, Reserve extends the lease once before it returns.

@@ -298,7 +298,7 @@ func TestAResultThatIsNotKept(t *testing.T) {
 	})
 }
 
-// The work of a lease that an operator releases is told with the next heartbeat.
+// When an operator releases a lease, the next heartbeat tells its holder, whose work then ends.
 func TestALeaseThatIsLostEndsItsWork(t *testing.T) {
 	onBothSides(t, intent.Config{Heartbeat: 100 * time.Millisecond}, func(t *testing.T, s side) {
 		began, cause := make(chan struct{}), make(chan error, 1)
