@@ -351,7 +351,6 @@ func (d *standingDemo) disturb(ctx context.Context, ordered chan error) error {
 		case kept == nil && (!killed && done > d.of()/5 || killed && !thawed && done > d.of()*2/5):
 			kept = d.bank.keep()
 		case frozen != nil && time.Now().After(thaw):
-			err = frozen.Signal(syscall.SIGCONT)
 			release()
 			frozen, thawed = nil, true
 			d.run.Screen.Say("it goes on, past the end of its session")
@@ -368,6 +367,9 @@ func (d *standingDemo) disturb(ctx context.Context, ordered chan error) error {
 				break
 			}
 			frozen, thaw, err = worker, time.Now().Add(2*standingLease), worker.Signal(syscall.SIGSTOP)
+			// By a timer, because a process that is stopped may have the lock of the file, and then
+			// each look at the store waits for it, too.
+			time.AfterFunc(2*standingLease, func() { _ = worker.Signal(syscall.SIGCONT) }) // it has ended with the demo
 			d.run.Screen.Say("another stopped with SIGSTOP before the bank's answer, for two leases")
 		}
 		return false, err
