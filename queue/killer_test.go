@@ -64,7 +64,7 @@ func killerChild(storeURL string, category messagestore.Category) int {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		})
-		err = killerQueue(store, category).Work(ctx, mux, &queue.WorkConfig{MaxWorkers: killerWorkers, Lease: time.Second, PollInterval: 20 * time.Millisecond})
+		err = killerQueue(store, category).Work(ctx, mux, &queue.WorkConfig{MaxWorkers: killerWorkers, Lease: 3 * time.Second, PollInterval: 20 * time.Millisecond})
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 2
