@@ -32,7 +32,7 @@ test test/quick test/race: export GOWORK := $(CURDIR)/cmd/dibs/go.work
 FIRST := ./messagestore/postgres ./consumer ./cmd/dibs/internal/cli
 # SQLite is C that was translated to Go: to watch each of its loads and stores took half the time.
 # Nothing here uses package unsafe, so the checks of its pointers, which -race turns on, find nothing.
-RACE := -vet=off -race '-gcflags=all=-d=checkptr=0' '-gcflags=modernc.org/...=-race=false'
+RACE := -vet=off -race -gcflags=all=-d=checkptr=0 -gcflags=modernc.org/...=-race=false
 
 in_modules = for dir in $(or $(2),$(MODULES)); do echo "cd $$dir && $(1)" && (cd "$$dir" && $(1)) || exit; done
 
@@ -112,9 +112,12 @@ test/versions: ## Run the tests that depend on it on PostgreSQL 15 to 18 (VERSIO
 	scripts/versions $(or $(VERSIONS),15 16 17 18)
 
 .PHONY: test/race
-test/race: ## Run every test in random order, with the race detector where Go code runs side by side
+test/race: export GOTEST := $(GOTEST)
+test/race: export RACE := $(RACE)
+test/race: export UNRACED := $(UNRACED)
+test/race: ## Run every test in random order, with the race detector in packages that were changed since they passed with it
 	scripts/setup gcc
-	scripts/with-postgres -- sh -c "$(GOTEST) $(RACE) -shuffle=on -count=1 \$$(go list $(FIRST) $(ALL) | grep -Ev '$(UNRACED)') && $(GOTEST) -vet=off -shuffle=on -count=1 \$$(go list $(FIRST) $(ALL) | grep -E '$(UNRACED)')"
+	scripts/with-postgres -- scripts/race $(FIRST) $(ALL)
 
 .PHONY: test/cuts
 test/cuts: ## Cut every call at every boundary of the protocol (PGX="v5.11.0 v5.12.0": of pgx)
