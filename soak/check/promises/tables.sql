@@ -183,7 +183,7 @@ create index steps_of on steps (stream, last);
 
 drop table if exists runs;
 create table runs as -- each life of a consumer
-	select c.rowid as o, c.process || ':' || c.op as name, dense_rank() over (order by c.asked ->> 'consumer', c.asked ->> 'category') as g, c.process, c.op,
+	select c.rowid as o, c.process || ':' || c.op as name, cast(dense_rank() over (order by c.asked ->> 'consumer', c.asked ->> 'category') as integer) as g, c.process, c.op,
 		cast(c.asked ->> 'consumer' as text) as consumer, cast(c.asked ->> 'category' as text) as category, coalesce(c.asked ->> 'alone', 0) as alone,
 		coalesce(c.asked ->> 'interval', 0) + coalesce(c.asked ->> 'batch', 0) as allowance, coalesce(c.asked ->> 'position', 0) as start, c.at, c.ended, c.answer
 	from calls c where c.call = 'run';
@@ -274,7 +274,7 @@ create table states as -- each state of a group that was stored, in their order,
 	), names as (
 		select r, max(member) as member from puts where member <> '' group by r
 	), all_of as (
-		select o.g, row_number() over (partition by o.g order by m.stream, m.position) as n, m.position, m.state, m.time, coalesce(m.state ->> 'position', 0) as lowest,
+		select o.g, cast(row_number() over (partition by o.g order by m.stream, m.position) as integer) as n, m.position, m.state, m.time, coalesce(m.state ->> 'position', 0) as lowest,
 			coalesce(nullif(m.state ->> '$.group.by', ''), y.member, '') as member, w.r, w.process, w.name, w.at, w.ended, w.told, w.put
 		from of o join messages m on m.stream = o.stream and m.state <> ''
 			left join wrote w on w.g = o.g and w.id = m.id and w.rank = 1 left join names y on y.r = w.r
@@ -336,6 +336,7 @@ create table moves as -- the states that moved a slot's position, or gave it to 
 	from spots s join spots b on b.g = s.g and b.n = s.n - 1 and b.slot = s.slot
 	where s.holder <> b.holder or s.position <> b.position;
 create index moves_of on moves (g, slot, n);
+create index moves_state on moves (g, n);
 
 drop table if exists begins;
 create table begins as -- the state with which each life begins: the first that it wrote
