@@ -64,18 +64,24 @@ func run(t *testing.T, store *messagestore.Store, config *serve.Config, l serve.
 	}
 }
 
-// A server that is told to end answers the calls that wait, and ends within a second.
+// A server that is told to end answers the calls that wait, and ends within a second, or else it
+// would cut them off.
 func TestADrainTellsEachCall(t *testing.T) {
 	t.Parallel()
 	adminAddress := free(t)
 	address, stop := run(t, open(t), nil, serve.Listen{Address: "127.0.0.1:0", Admin: adminAddress})
 	s := servetest.Connect(h2c(t), "http://"+address, connect.WithGRPC())
-	name := &v1.IntentName{Category: "pay:intent", Key: "k"}
-	_, err := s.Intents.Reserve(t.Context(), &v1.ReserveRequest{Name: name, SessionId: "holds", ContentJson: `1`, Ttl: durationpb.New(time.Hour)})
-	require.NoError(t, err)
-	const calls = 200
-	received, reserved := make(chan error, calls), make(chan error, 10)
-	for range calls {
+	const each, intents = 500, 10
+	reserve := func(i int, wait time.Duration) error {
+		name := &v1.IntentName{Category: "pay:intent", Key: fmt.Sprint(i % intents)}
+		_, err := s.Intents.Reserve(context.Background(), &v1.ReserveRequest{Name: name, SessionId: uuid.NewString(), ContentJson: `1`, Ttl: durationpb.New(time.Hour), MaxWait: durationpb.New(wait)})
+		return err
+	}
+	for i := range intents {
+		require.NoError(t, reserve(i, 0))
+	}
+	received, reserved := make(chan error, each), make(chan error, each)
+	for i := range each {
 		go func() {
 			answer, err := s.Queues.Receive(context.Background(), &v1.ReceiveRequest{Queue: &v1.QueueName{Category: "mail"}, ReceiveId: uuid.NewString(), MaxWait: durationpb.New(10 * time.Minute)})
 			if err == nil && len(answer.GetDeliveries()) > 0 {
@@ -83,22 +89,15 @@ func TestADrainTellsEachCall(t *testing.T) {
 			}
 			received <- err
 		}()
-	}
-	for range 10 {
-		go func() {
-			_, err := s.Intents.Reserve(context.Background(), &v1.ReserveRequest{Name: name, SessionId: uuid.NewString(), ContentJson: `1`, MaxWait: durationpb.New(10 * time.Minute)})
-			reserved <- err
-		}()
+		go func() { reserved <- reserve(i, 10*time.Minute) }()
 	}
 	testkit.AwaitTrue(t, "all calls wait", func() bool {
 		_, metrics := get(t, "http://"+adminAddress+"/metrics")
-		return strings.Contains(metrics, fmt.Sprintf("dibs_serve_waiting_calls %d\n", calls+10))
+		return strings.Contains(metrics, fmt.Sprintf("dibs_serve_waiting_calls %d\n", 2*each))
 	})
 	require.NoError(t, stop())
-	for range calls {
+	for range each {
 		require.NoError(t, <-received)
-	}
-	for range 10 {
 		err := <-reserved
 		requireCode(t, connect.CodeUnavailable, err)
 		require.ErrorContains(t, err, "the server stops")
