@@ -166,12 +166,16 @@ func (l *line) wakeIn(after time.Duration) {
 type asking struct {
 	*Queue
 
-	take    queuing.Take
-	endings []queuing.Ending
+	take       queuing.Take
+	repeatOnly bool
+	endings    []queuing.Ending
 }
 
 // receive returns items, or none after the wait.
 func (a *asking) receive(ctx context.Context, wait time.Duration) ([]queuing.Taking, error) {
+	if a.repeatOnly {
+		return a.ask(ctx, 0, nil)
+	}
 	if wait == 0 {
 		return a.ask(ctx, a.take.Want, nil)
 	}

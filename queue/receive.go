@@ -50,6 +50,10 @@ type ReceiveOpts struct {
 	//
 	// Defaults to 0.
 	Attempt int
+
+	// RepeatOnly is for a call that is repeated to give back what earlier attempts have reserved:
+	// it reserves no others. It needs an Attempt, and does not wait.
+	RepeatOnly bool
 }
 
 // Receive reserves up to n items, 1 to 1,000, and returns their jobs as soon as it has one. If no
@@ -90,6 +94,9 @@ func (q *Queue) SettleAndReceive(ctx context.Context, settlements []Settlement, 
 	if opts.Attempt > 0 && opts.ID == uuid.Nil {
 		err = errors.Join(err, messagestore.NewInvalidError("Attempt", opts.Attempt, "must be 0 without an ID"))
 	}
+	if opts.RepeatOnly && (opts.Attempt == 0 || opts.Wait != 0) {
+		err = errors.Join(err, messagestore.NewInvalidError("RepeatOnly", true, "needs an Attempt of 1 or more, and no Wait"))
+	}
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -99,7 +106,7 @@ func (q *Queue) SettleAndReceive(ctx context.Context, settlements []Settlement, 
 	t := queuing.Take{Queue: q.of, Session: work.NewSession(), Lease: lease, Want: n}
 	if q.remote != nil {
 		t.Finishes = finishes
-		taken, err := q.remote.Receive(ctx, t, opts.ID, opts.Attempt, opts.Wait)
+		taken, err := q.remote.Receive(ctx, t, queuing.Repeat{ID: opts.ID, Attempt: opts.Attempt, Only: opts.RepeatOnly}, opts.Wait)
 		return outcomesOf(taken.Endings), q.jobs(taken.Items, 0, lease), q.fail("receive", err)
 	}
 	if opts.ID != uuid.Nil {
@@ -117,7 +124,7 @@ func (q *Queue) SettleAndReceive(ctx context.Context, settlements []Settlement, 
 	} else {
 		t.Finishes = finishes
 	}
-	a := asking{Queue: q, take: t, endings: endings}
+	a := asking{Queue: q, take: t, repeatOnly: opts.RepeatOnly, endings: endings}
 	items, err := a.receive(ctx, opts.Wait)
 	if len(settlements) > 0 && len(a.endings) == len(settlements) {
 		outcomes = outcomesOf(a.endings)

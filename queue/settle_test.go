@@ -228,6 +228,8 @@ func TestHostileSettlementsAreRefused(t *testing.T) {
 			"nothing to extend": failure(q.ExtendAll(t.Context(), time.Hour, queue.Delivery{})),
 			"an attempt":        failure(q.Receive(t.Context(), 1, &queue.ReceiveOpts{Attempt: 1})),
 			"attempt -1":        failure(q.Receive(t.Context(), 1, &queue.ReceiveOpts{ID: uuid.New(), Attempt: -1})),
+			"nothing to repeat": failure(q.Receive(t.Context(), 1, &queue.ReceiveOpts{ID: uuid.New(), RepeatOnly: true})),
+			"a repeat waits":    failure(q.Receive(t.Context(), 1, &queue.ReceiveOpts{ID: uuid.New(), Attempt: 1, RepeatOnly: true, Wait: time.Second})),
 			"attempt 101":       failure(q.Receive(t.Context(), 1, &queue.ReceiveOpts{ID: uuid.New(), Attempt: 101})),
 		} {
 			require.ErrorIs(t, err, messagestore.ErrInvalid, what)
@@ -254,7 +256,7 @@ func TestARepeatedReceiveGetsItsItemsBack(t *testing.T) {
 		lost := receive(t, q, 2, &queue.ReceiveOpts{ID: id})
 		other := elsewhere(t, q, store)
 
-		again := receive(t, other, 2, &queue.ReceiveOpts{ID: id, Attempt: 1})
+		again := receive(t, other, 2, &queue.ReceiveOpts{ID: id, Attempt: 1, RepeatOnly: true})
 
 		for i, job := range again {
 			require.Equal(t, lost[i].Message.GlobalPosition, job.Message.GlobalPosition)
@@ -271,6 +273,7 @@ func TestARepeatedReceiveGetsItsItemsBack(t *testing.T) {
 			return string(of.State) + " " + whats(of)
 		}(), "more than it wants are offered again")
 		require.NoError(t, one[0].Complete(t.Context()))
+		require.Empty(t, testkit.Must(other.Receive(t.Context(), 1, &queue.ReceiveOpts{ID: id, Attempt: 100, RepeatOnly: true})), "what the call had was ended or given back, and others are left alone")
 		next := receive(t, q, 1, &queue.ReceiveOpts{ID: uuid.New(), Attempt: 7})
 		require.Equal(t, again[1].Message.GlobalPosition, next[0].Message.GlobalPosition, "another call has none, so it takes")
 	})

@@ -119,7 +119,7 @@ func (e *hidden) Error() string { return e.text }
 
 // wireNames are the fields of the .proto files by the names that they have in the library.
 var wireNames = map[string]string{
-	"TTL": "ttl", "Wait": "max_wait", "VisibilityTimeout": "visibility_timeout", "content": "content_json", "result": "result_json", "data": "data_json", "metadata": "metadata_json",
+	"TTL": "ttl", "Wait": "max_wait", "VisibilityTimeout": "visibility_timeout", "RepeatOnly": "repeat_only", "content": "content_json", "result": "result_json", "data": "data_json", "metadata": "metadata_json",
 	"stream name": "stream", "category name": "category", "queue name": "queue.queue", "Name": "queue.queue", "fencing token": "lease.fencing_token", "session": "session_id",
 	"ID": "id", "Key": "key", "Unique": "unique", "UniqueUntil": "unique_until", "ScheduledAt": "schedule_time", "Delay": "delay", "Error": "error", "message type": "type",
 	"MaxFailures": "policy.max_failures", "MaxOut": "policy.max_out", "Rate": "policy.rate", "Burst": "policy.burst",

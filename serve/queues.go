@@ -151,7 +151,7 @@ func (h queues) Receive(ctx context.Context, r *v1.ReceiveRequest) (*v1.ReceiveR
 		return nil, err
 	}
 	// Each key has sessions of its own, whatever ids others make.
-	opts := &queue.ReceiveOpts{ID: uuid.NewSHA1(id, []byte(c.key.ID)), Attempt: int(r.GetAttempt()), VisibilityTimeout: visibility}
+	opts := &queue.ReceiveOpts{ID: uuid.NewSHA1(id, []byte(c.key.ID)), Attempt: int(r.GetAttempt()), RepeatOnly: r.GetRepeatOnly(), VisibilityTimeout: visibility}
 	if opts.Wait, err = wait(ctx, "max_wait", r.GetMaxWait()); err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func settlementsOf(q *servedQueue, all []*v1.Settlement) ([]queue.Settlement, er
 		case *v1.Settlement_Retry_:
 			out[i].Action, out[i].Delay, out[i].Error = queue.Retry, a.Retry.GetDelay().AsDuration(), a.Retry.GetError()
 		case *v1.Settlement_Defer_:
-			out[i].Action, out[i].Delay = queue.Defer, a.Defer.GetDelay().AsDuration()
+			out[i].Action, out[i].Delay, out[i].Error = queue.Defer, a.Defer.GetDelay().AsDuration(), a.Defer.GetError()
 		case *v1.Settlement_Bury_:
 			out[i].Action, out[i].Error = queue.Bury, a.Bury.GetError()
 		default:

@@ -10,6 +10,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
+// A Repeat names an attempt at a Receive. With [uuid.Nil] the call has an id of its own.
+type Repeat struct {
+	ID      uuid.UUID
+	Attempt int
+	Only    bool // it reserves nothing that earlier attempts have not
+}
+
 // A Remote is a queue that a server keeps. It stands in for the store of a queue: its queue is
 // always the one of the remote's own. Each take of it that reserves items has a session of its own
 // ([Taking].Session), and:
@@ -25,9 +32,8 @@ type Remote interface {
 
 	Watch(category messagestore.Category, interval time.Duration) (bell <-chan messagestore.GlobalPosition, stop func())
 
-	// Receive is a take that waits at the server, in line with all callers. It repeats an earlier
-	// attempt at the same call by its id. With [uuid.Nil] it has an id of its own.
-	Receive(ctx context.Context, t Take, id uuid.UUID, attempt int, wait time.Duration) (Taken, error)
+	// Receive is a take that waits at the server, in line with all callers.
+	Receive(ctx context.Context, t Take, repeat Repeat, wait time.Duration) (Taken, error)
 
 	// Insert inserts items, and returns what became of each. If it fails, what became of the first
 	// ones may be known.

@@ -33,7 +33,7 @@ import (
 //   - Each call for items has a lease of its own. If a process dies with one item of a call out,
 //     that is a failure of the item, as with [queue.Queue.Receive].
 //   - An item that a worker gives back unfinished, because it stops, is deferred by 0 in the log.
-//     A deferral has no text in the log, and a job has no notes.
+//   - A job has no notes.
 //   - A status has no Cursor, Suspended, Due, Time, Changed, Taken, Back and Buried, and an item has
 //     no Version, Session, Until, Due, Behind and Closed: these are zero.
 //   - Await looks at its item only, and reads the given streams when that has ended.
@@ -224,7 +224,7 @@ func (r *remote) taken(res *v1.ReceiveResponse, err error) (queuing.Taken, error
 }
 
 // Receive makes the Receive of a caller who waits.
-func (r *remote) Receive(ctx context.Context, t queuing.Take, id uuid.UUID, attempt int, wait time.Duration) (queuing.Taken, error) {
+func (r *remote) Receive(ctx context.Context, t queuing.Take, repeat queuing.Repeat, wait time.Duration) (queuing.Taken, error) {
 	request, err := r.request(t)
 	if err != nil {
 		return queuing.Taken{}, err
@@ -232,8 +232,8 @@ func (r *remote) Receive(ctx context.Context, t queuing.Take, id uuid.UUID, atte
 	if wait > 0 {
 		request.MaxWait = durationpb.New(wait)
 	}
-	if id != uuid.Nil {
-		request.ReceiveId, request.Attempt = id.String(), int32(attempt)
+	if repeat.ID != uuid.Nil {
+		request.ReceiveId, request.Attempt, request.RepeatOnly = repeat.ID.String(), int32(repeat.Attempt), repeat.Only
 		return r.taken(r.c.once.Receive(ctx, request))
 	}
 	taken, err := r.receive(ctx, request)
@@ -249,7 +249,7 @@ func (r *remote) leave(request *v1.ReceiveRequest) {
 		return
 	}
 	request.Attempt++
-	request.Settlements, request.MaxWait = nil, nil
+	request.RepeatOnly, request.Settlements, request.MaxWait = true, nil, nil
 	ctx, cancel := context.WithTimeout(context.Background(), work.LeaveTimeout)
 	defer cancel()
 	if taken, err := r.receive(ctx, request); err == nil {
@@ -292,7 +292,7 @@ func (r *remote) settlements(finishes []queuing.Finish, session int64) ([]*v1.Se
 		case queuing.Retry:
 			s.Action = &v1.Settlement_Retry_{Retry: &v1.Settlement_Retry{Delay: durationpb.New(f.Delay), Error: f.Error}}
 		case queuing.Defer:
-			s.Action = &v1.Settlement_Defer_{Defer: &v1.Settlement_Defer{Delay: durationpb.New(f.Delay)}}
+			s.Action = &v1.Settlement_Defer_{Defer: &v1.Settlement_Defer{Delay: durationpb.New(f.Delay), Error: f.Error}}
 		case queuing.Unhandled:
 			s.Action = &v1.Settlement_Defer_{Defer: &v1.Settlement_Defer{}}
 		case queuing.Bury:

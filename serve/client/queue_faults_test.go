@@ -28,6 +28,7 @@ import (
 	"github.com/dibs-go/dibs/serve"
 	"github.com/dibs-go/dibs/serve/client"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
+	"github.com/dibs-go/dibs/serve/gen/dibs/v1/dibsv1connect"
 )
 
 const processStore = "DIBS_TEST_SERVE"
@@ -258,6 +259,47 @@ func TestALostAnswerIsTakenUp(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, positions[0], jobs[0].Message.GlobalPosition)
 	require.Zero(t, jobs[0].Failures)
+}
+
+// A worker that stops gives back what its last calls have reserved, and leaves all other items
+// alone: one that it reserved and gave back would have an entry in its log, and if the process died
+// meanwhile, a failure.
+func TestAWorkerThatStopsReservesNothing(t *testing.T) {
+	t.Parallel()
+	store := openStore(t)
+	address := serveAt(t, store)
+	local := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+	c := testkit.Must(client.New("http://"+address, nil))
+	t.Cleanup(c.Close)
+	inserted := make(chan []messagestore.GlobalPosition, 1)
+	c.Queues = beforeRepeat{c.Queues, func() { inserted <- insertAll(t, local, 3, nil) }}
+	q := testkit.Must(c.Queue("mail", &queue.Config{Logger: logger.Silent()}))
+	var handled atomic.Int64
+	stop := working(t, q, counting(&handled, 0), &queue.WorkConfig{MaxWorkers: 8, Lease: time.Hour})
+	awaitWaiting(t, address)
+
+	stop()
+
+	for _, p := range testkit.Receive(t, "the items", inserted) {
+		item, err := local.Item(t.Context(), p)
+		require.NoError(t, err)
+		require.Equal(t, queue.Waiting, item.State)
+		require.Empty(t, item.Log)
+	}
+}
+
+// A beforeRepeat calls a function before each repeated Receive.
+type beforeRepeat struct {
+	dibsv1connect.QueueServiceClient
+
+	f func()
+}
+
+func (b beforeRepeat) Receive(ctx context.Context, r *v1.ReceiveRequest) (*v1.ReceiveResponse, error) {
+	if r.GetAttempt() > 0 {
+		b.f()
+	}
+	return b.QueueServiceClient.Receive(ctx, r)
 }
 
 // awaitWaiting waits until a call waits at the server.

@@ -113,7 +113,7 @@ func logOf(t testing.TB, q *queue.Queue, at messagestore.GlobalPosition) string 
 	lines := []string{string(item.State)}
 	for _, e := range item.Log {
 		line := fmt.Sprintf("%d %s", e.Version, e.What)
-		if e.What != "deferred" && e.Text != "" { // whose text a server does not keep
+		if e.Text != "" {
 			text, _, _ := strings.Cut(e.Text, "\n")
 			line += " " + text
 		}

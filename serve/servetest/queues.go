@@ -65,6 +65,8 @@ func repeatedReceive(f *fixture) {
 	}
 	require.Equal(f, []v1.SettlementOutcome{lost, lost}, f.settle(complete(first[0]), complete(first[1])), "they moved to the second attempt")
 	require.Equal(f, []v1.SettlementOutcome{settled, settled}, f.settle(complete(again[0]), complete(again[1])))
+	r.Attempt, r.RepeatOnly = 2, true
+	require.Empty(f, call(f, f.Queues.Receive, r).GetDeliveries(), "earlier attempts have nothing, and it takes nothing else")
 	require.Equal(f, []string{`{"n":3}`}, dataOf(f.receive(5, patience)))
 }
 
@@ -348,6 +350,8 @@ func badQueues(f *fixture) {
 	refused(f, bad, "max_wait", f.Queues.Receive, receive(func(r *v1.ReceiveRequest) { r.MaxWait = lasting(-1) }))
 	refused(f, bad, "visibility_timeout", f.Queues.Receive, receive(func(r *v1.ReceiveRequest) { r.VisibilityTimeout = lasting(25 * time.Hour) }))
 	refused(f, bad, "attempt", f.Queues.Receive, receive(func(r *v1.ReceiveRequest) { r.Attempt = -1 }))
+	refused(f, bad, "RepeatOnly", f.Queues.Receive, receive(func(r *v1.ReceiveRequest) { r.RepeatOnly = true }))
+	refused(f, bad, "RepeatOnly", f.Queues.Receive, receive(func(r *v1.ReceiveRequest) { r.RepeatOnly, r.Attempt, r.MaxWait = true, 1, lasting(time.Second) }))
 	refused(f, bad, "settlements", f.Queues.Settle, &v1.SettleRequest{Queue: f.queue()})
 	f.produce("", 1)
 	d := f.receive(1, patience)[0]

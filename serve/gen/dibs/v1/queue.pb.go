@@ -565,8 +565,11 @@ type ReceiveRequest struct {
 	MaxWait           *durationpb.Duration `protobuf:"bytes,5,opt,name=max_wait,json=maxWait,proto3" json:"max_wait,omitempty"`                               // 0 to 15 min; defaults to 0
 	VisibilityTimeout *durationpb.Duration `protobuf:"bytes,6,opt,name=visibility_timeout,json=visibilityTimeout,proto3" json:"visibility_timeout,omitempty"` // 10 ms to 24 h; defaults to 30 s
 	Settlements       []*Settlement        `protobuf:"bytes,7,rep,name=settlements,proto3" json:"settlements,omitempty"`                                      // done first, in the same step
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Reserve nothing but what earlier attempts had reserved: for a client that gives it back. It
+	// needs an attempt, and no max_wait.
+	RepeatOnly    bool `protobuf:"varint,8,opt,name=repeat_only,json=repeatOnly,proto3" json:"repeat_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReceiveRequest) Reset() {
@@ -646,6 +649,13 @@ func (x *ReceiveRequest) GetSettlements() []*Settlement {
 		return x.Settlements
 	}
 	return nil
+}
+
+func (x *ReceiveRequest) GetRepeatOnly() bool {
+	if x != nil {
+		return x.RepeatOnly
+	}
+	return false
 }
 
 type Delivery struct {
@@ -1747,6 +1757,7 @@ func (x *Settlement_Retry) GetError() string {
 type Settlement_Defer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Delay         *durationpb.Duration   `protobuf:"bytes,1,opt,name=delay,proto3" json:"delay,omitempty"`
+	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1786,6 +1797,13 @@ func (x *Settlement_Defer) GetDelay() *durationpb.Duration {
 		return x.Delay
 	}
 	return nil
+}
+
+func (x *Settlement_Defer) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
 }
 
 // Dead now.
@@ -1858,7 +1876,7 @@ const file_dibs_v1_queue_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\x03R\bposition\":\n" +
 	"\x0fProduceResponse\x12'\n" +
-	"\x05items\x18\x01 \x03(\v2\x11.dibs.v1.ProducedR\x05items\"\xc7\x02\n" +
+	"\x05items\x18\x01 \x03(\v2\x11.dibs.v1.ProducedR\x05items\"\xe8\x02\n" +
 	"\x0eReceiveRequest\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.dibs.v1.QueueNameR\x05queue\x12\x1d\n" +
 	"\n" +
@@ -1867,7 +1885,9 @@ const file_dibs_v1_queue_proto_rawDesc = "" +
 	"\tmax_items\x18\x04 \x01(\x05R\bmaxItems\x124\n" +
 	"\bmax_wait\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\amaxWait\x12H\n" +
 	"\x12visibility_timeout\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x11visibilityTimeout\x125\n" +
-	"\vsettlements\x18\a \x03(\v2\x13.dibs.v1.SettlementR\vsettlements\"\xd7\x01\n" +
+	"\vsettlements\x18\a \x03(\v2\x13.dibs.v1.SettlementR\vsettlements\x12\x1f\n" +
+	"\vrepeat_only\x18\b \x01(\bR\n" +
+	"repeatOnly\"\xd7\x01\n" +
 	"\bDelivery\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\tR\n" +
 	"deliveryId\x12$\n" +
@@ -1881,7 +1901,7 @@ const file_dibs_v1_queue_proto_rawDesc = "" +
 	"\n" +
 	"deliveries\x18\x01 \x03(\v2\x11.dibs.v1.DeliveryR\n" +
 	"deliveries\x124\n" +
-	"\asettled\x18\x02 \x03(\x0e2\x1a.dibs.v1.SettlementOutcomeR\asettled\"\xbd\x03\n" +
+	"\asettled\x18\x02 \x03(\x0e2\x1a.dibs.v1.SettlementOutcomeR\asettled\"\xd3\x03\n" +
 	"\n" +
 	"Settlement\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\tR\n" +
@@ -1894,9 +1914,10 @@ const file_dibs_v1_queue_proto_rawDesc = "" +
 	"\bComplete\x1aN\n" +
 	"\x05Retry\x12/\n" +
 	"\x05delay\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\x1a8\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\x1aN\n" +
 	"\x05Defer\x12/\n" +
-	"\x05delay\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x1a\x1c\n" +
+	"\x05delay\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\x1a\x1c\n" +
 	"\x04Bury\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05errorB\b\n" +
 	"\x06action\"p\n" +

@@ -216,6 +216,14 @@ export declare type ReceiveRequest = Message<"dibs.v1.ReceiveRequest"> & {
    * @generated from field: repeated dibs.v1.Settlement settlements = 7;
    */
   settlements: Settlement[];
+
+  /**
+   * Reserve nothing but what earlier attempts had reserved: for a client that gives it back. It
+   * needs an attempt, and no max_wait.
+   *
+   * @generated from field: bool repeat_only = 8;
+   */
+  repeatOnly: boolean;
 };
 
 /**
@@ -385,6 +393,11 @@ export declare type Settlement_Defer = Message<"dibs.v1.Settlement.Defer"> & {
    * @generated from field: google.protobuf.Duration delay = 1;
    */
   delay?: Duration | undefined;
+
+  /**
+   * @generated from field: string error = 2;
+   */
+  error: string;
 };
 
 /**
