@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
@@ -12,11 +13,15 @@ import (
 // admin is the AdminService.
 type admin struct{ s *Server }
 
-// ForceRelease ends a lease without its holder.
+// ForceRelease ends a lease without its holder. The intent keeps the name of the key.
 func (h admin) ForceRelease(ctx context.Context, r *v1.ForceReleaseRequest) (*v1.ForceReleaseResponse, error) {
-	m, _, err := intents(h).named(ctx, Operate, r.GetName().GetCategory())
+	_, c, err := intents(h).named(ctx, Operate, r.GetName().GetCategory())
 	if err != nil {
 		return nil, err
+	}
+	m, err := intent.New(h.s.store, messagestore.Category(r.GetName().GetCategory()), &intent.Config{Name: c.key.ID, Logger: h.s.config.Logger})
+	if err != nil {
+		return nil, fail(err)
 	}
 	if err := m.ForceRelease(ctx, r.GetName().GetScope(), r.GetName().GetKey(), r.GetReason()); err != nil {
 		return nil, fail(err)

@@ -129,6 +129,11 @@ func TestKeysAndRights(t *testing.T) {
 	require.NoError(t, err)
 	_, err = as(t, url, writes).Admin.PauseQueue(t.Context(), &v1.PauseQueueRequest{Queue: &v1.QueueName{Category: "pay"}})
 	requireCode(t, connect.CodePermissionDenied, err)
+	_, err = as(t, url, operates).Admin.ForceRelease(t.Context(), &v1.ForceReleaseRequest{Name: &v1.IntentName{Category: "pay:intent", Key: "k"}, Reason: "it hangs"})
+	require.NoError(t, err)
+	released, err := store.Last(t.Context(), "pay:intent-k")
+	require.NoError(t, err)
+	require.Contains(t, string(released.Data), `"operates"`, "who did it")
 	// Keys are nobody's to write or to read, not even an operator's.
 	stream := string(serve.KeyCategory) + "-writes"
 	_, err = as(t, url, operates).Store.ReadStream(t.Context(), &v1.ReadStreamRequest{Stream: stream})
