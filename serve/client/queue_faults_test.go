@@ -194,7 +194,7 @@ func TestALateAnswerIsNotWorkedOn(t *testing.T) {
 	stop := working(t, queueAt(t, network.listener.Addr().String(), nil), counting(&handled, 0), &queue.WorkConfig{Lease: 500 * time.Millisecond})
 	first := insertAll(t, local, 1, nil)
 	awaitStates(t, local, queue.Finished, first...)
-	awaitWaiting(t, server)
+	awaitWaiting(t, server, 1)
 
 	network.hangs.Store(true)
 	positions := insertAll(t, local, 1, nil)
@@ -222,7 +222,7 @@ func TestALostAnswerIsTakenUp(t *testing.T) {
 	t.Cleanup(c.Close)
 	q := testkit.Must(c.Queue("mail", &queue.Config{Logger: logger.Silent()}))
 	lose := func() []messagestore.GlobalPosition {
-		awaitWaiting(t, server)
+		awaitWaiting(t, server, 1)
 		network.hangs.Store(true)
 		positions := insertAll(t, local, 1, nil)
 		awaitStates(t, local, queue.Out, positions...)
@@ -272,11 +272,14 @@ func TestAWorkerThatStopsReservesNothing(t *testing.T) {
 	c := testkit.Must(client.New("http://"+address, nil))
 	t.Cleanup(c.Close)
 	inserted := make(chan []messagestore.GlobalPosition, 1)
-	c.Queues = beforeRepeat{c.Queues, func() { inserted <- insertAll(t, local, 3, nil) }}
+	c.Queues = beforeRepeat{c.Queues, func() {
+		awaitWaiting(t, address, 0)
+		inserted <- insertAll(t, local, 3, nil)
+	}}
 	q := testkit.Must(c.Queue("mail", &queue.Config{Logger: logger.Silent()}))
 	var handled atomic.Int64
 	stop := working(t, q, counting(&handled, 0), &queue.WorkConfig{MaxWorkers: 8, Lease: time.Hour})
-	awaitWaiting(t, address)
+	awaitWaiting(t, address, 1)
 
 	stop()
 
@@ -302,12 +305,12 @@ func (b beforeRepeat) Receive(ctx context.Context, r *v1.ReceiveRequest) (*v1.Re
 	return b.QueueServiceClient.Receive(ctx, r)
 }
 
-// awaitWaiting waits until a call waits at the server.
-func awaitWaiting(t testing.TB, address string) {
+// awaitWaiting waits until n calls wait at the server.
+func awaitWaiting(t testing.TB, address string, n int32) {
 	t.Helper()
 	c := testkit.Must(client.New("http://"+address, nil))
 	defer c.Close()
-	testkit.AwaitEqual(t, "calls that wait", 1, func() int32 {
+	testkit.AwaitEqual(t, "calls that wait", n, func() int32 {
 		answer, _ := c.Queues.GetQueue(context.Background(), &v1.GetQueueRequest{Queue: &v1.QueueName{Category: "mail"}})
 		return answer.GetWaitingReceives()
 	})
@@ -334,7 +337,7 @@ func TestAStoppedWorkerGivesBackAll(t *testing.T) {
 
 	for turn := range 20 { // what comes as the worker stops
 		stop := working(t, queueAt(t, address, nil), mux, &queue.WorkConfig{Grace: 10 * time.Millisecond, Lease: time.Hour})
-		awaitWaiting(t, address)
+		awaitWaiting(t, address, 1)
 		at := testkit.Go(func() []messagestore.GlobalPosition { return insertAll(t, local, 1, nil) })
 		time.Sleep(time.Duration(turn) * 200 * time.Microsecond)
 		stop()
@@ -395,13 +398,13 @@ func TestAnIdleWorkerMakesFewCalls(t *testing.T) {
 	q := queueAt(t, h.Listener.Addr().String(), nil)
 	var handled atomic.Int64
 	working(t, q, counting(&handled, 0), &queue.WorkConfig{PollInterval: 10 * time.Millisecond})
-	awaitWaiting(t, h.Listener.Addr().String())
+	awaitWaiting(t, h.Listener.Addr().String(), 1)
 	before := calls.Load()
 	require.LessOrEqual(t, before, int64(2))
 	time.Sleep(300 * time.Millisecond)
 	require.Equal(t, before, calls.Load())
 	testkit.Must(q.Insert(t.Context(), Send{To: "ann"}, nil))
 	testkit.AwaitEqual(t, "handled items", 1, handled.Load)
-	awaitWaiting(t, h.Listener.Addr().String())
+	awaitWaiting(t, h.Listener.Addr().String(), 1)
 	require.LessOrEqual(t, calls.Load()-before, int64(5), "an insert, the answer, a settlement, and two calls until it waits again")
 }

@@ -388,7 +388,7 @@ func TestReceiveOverAServer(t *testing.T) {
 		_, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{Wait: time.Minute})
 		return err
 	})
-	awaitWaiting(t, address)
+	awaitWaiting(t, address, 1)
 	gone, hangUp := context.WithCancel(t.Context())
 	left := testkit.Go(func() error {
 		_, err := q.Receive(gone, 1, &queue.ReceiveOpts{Wait: time.Minute})
