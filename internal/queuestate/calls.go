@@ -277,13 +277,17 @@ func Park(r Rows, p queuing.Parking) (parked bool, err error) {
 	}
 	if !s.there {
 		s.head.Shape, s.head.Cursor = OfItems, queuing.NoCursor
+		s.changed = true // even if nothing is parked, or else the queue would seem to follow its category
 	}
 	if err := s.parks(p.Queue, true); err != nil {
 		return false, err
 	}
 	m, err := s.Message(p.Position)
-	if err != nil || m == nil || m.IsTombstone() {
+	if err != nil {
 		return false, err
+	}
+	if m == nil || m.IsTombstone() {
+		return false, s.end()
 	}
 	row, err := s.Row(p.Position)
 	if err != nil {
@@ -291,7 +295,7 @@ func Park(r Rows, p queuing.Parking) (parked bool, err error) {
 	}
 	switch {
 	case p.Finished && (row == nil || row.Place != Suspended):
-		return false, nil
+		return false, s.end()
 	case p.Finished:
 		_, err := s.change(queuing.Change{Queue: p.Queue, Action: queuing.Drop, Reason: p.Error}, p.Position, nil)
 		return err == nil, errors.Join(err, s.end())

@@ -206,6 +206,31 @@ func openItemsStay(t *testing.T, k *kept) {
 	testkit.Do(k.Delete(t.Context(), a, messagestore.AnyVersion, nil))(t)
 }
 
+// A message that is to be parked may be gone by then. If it is the first, its queue is one of parked
+// messages nevertheless, and keeps no other message.
+func TestAQueueOfParkedMessagesWithoutAnItemKeepsNothing(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, k *kept) {
+		t.Helper()
+		const category messagestore.Category = "mail"
+		a := category.Stream("a")
+		k.fill(t, a, 3)
+		k.fill(t, category.Stream("last"), 1)
+		k.age(t)
+		last := testkit.Do(k.store.Last(t.Context(), a))(t)
+		testkit.Do(k.Delete(t.Context(), a, messagestore.AnyVersion, nil))(t)
+		parked := queuing.Queue{Name: "parked", Category: category}
+		require.False(t, testkit.Do(k.driver.QueuePark(t.Context(), queuing.Parking{Queue: parked, Position: last.GlobalPosition, Failures: 1, Error: "x"}))(t))
+		b := category.Stream("b")
+		k.fill(t, b, 3)
+		redriven := queuing.Parking{Queue: queuing.Queue{Name: "redriven", Category: category}, Position: testkit.Do(k.store.Last(t.Context(), b))(t).GlobalPosition, Finished: true}
+		require.False(t, testkit.Do(k.driver.QueuePark(t.Context(), redriven))(t), "it was never parked")
+
+		require.EqualValues(t, 2, testkit.Do(k.Trim(t.Context(), b, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t).Removed)
+		testkit.Do(k.Delete(t.Context(), b, messagestore.AnyVersion, nil))(t)
+	})
+}
+
 // The first message of a stream of a queue of streams is open until it is completed, and the whole
 // stream stays with it.
 func TestOpenStreamsStay(t *testing.T) {

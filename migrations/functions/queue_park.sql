@@ -23,9 +23,10 @@ begin
   if h.queue is null then
     perform dibs.refuse_removed_queue(q, queue_name);
     h := (
-      q, 0, clock_timestamp(), 4611686018427387904, of_position, 0, 0, 'infinity', clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, false, null,
+      q, 1, clock_timestamp(), 4611686018427387904, of_position, 0, 0, 'infinity', clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, false, null,
       0, 0, 0, 0, false, null, false
     )::dibs.queue_heads;
+    insert into dibs.queue_heads select h.*; -- even if nothing is parked, or else the queue would seem to follow its category
   end if;
   if h.cursor <> 4611686018427387904 then
     raise exception 'invalid queue: must be a queue of parked messages, and % follows its category', queue_name using errcode = 'DB001', column = 'queue_name';
