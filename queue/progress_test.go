@@ -29,7 +29,7 @@ func TestProgressOfAHandlerIsShownWhileItRuns(t *testing.T) {
 			}
 			<-goOn
 			return nil
-		}, &queue.WorkConfig{Lease: time.Second})
+		}, &queue.WorkConfig{Lease: 3 * time.Second}) // whose third is how often notes are stored
 		ann, bob := insert(t, q, Send{To: "ann"}, nil), insert(t, q, Send{To: "bob"}, nil)
 		testkit.Await(t, "both have a note", func() (bool, any) {
 			items := testkit.Must(q.Items(t.Context(), queue.Out, 0, 9))
