@@ -64,6 +64,14 @@ func CheckTake(t queuing.Take) error {
 			return refuse("resume", session, "must be another session")
 		}
 	}
+	if len(t.Others) > 0 && (t.Want == 0 || t.Wants() > queuing.MaxItems || len(t.Wakes)+len(t.Resume) > 0 || t.Slots != 0) {
+		return refuse("others", len(t.Others), "must want at most 1000 items with the caller, and be none of a queue of streams or of parked messages, or with resumed sessions")
+	}
+	for _, o := range t.Others {
+		if o.Session < 1 || o.Session == t.Session || o.Want < 1 {
+			return refuse("others", o, "must be other sessions that want items")
+		}
+	}
 	for _, messageType := range t.Wakes {
 		if text.TypeRule(messageType) != "" {
 			return refuse("wakes", messageType, "must be a message type")

@@ -686,7 +686,7 @@ func (s *step) moveHere(t queuing.Take, taken *queuing.Taken) (moved int, err er
 
 // reserve takes items for the session, unless earlier attempts at the take had some.
 func (s *step) reserve(t queuing.Take, moved bool, taken *queuing.Taken) error {
-	want := min(t.Want, queuing.MaxItems)
+	want := min(t.Wants(), queuing.MaxItems)
 	var again time.Time // when rows may be reserved that a limit or the line holds back now
 	bounded := false
 	if s.head.Paused || moved {
@@ -746,6 +746,9 @@ func (s *step) reserve(t queuing.Take, moved bool, taken *queuing.Taken) error {
 		}
 	}
 	if err := next(t.Session, &want, taken); err != nil {
+		return err
+	}
+	if err := s.share(t, taken); err != nil {
 		return err
 	}
 	if err := s.account(t, moved, taken); err != nil {
@@ -848,6 +851,9 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 	tickets, err := s.Tickets()
 	if err != nil {
 		return 0, again, err
+	}
+	if slices.ContainsFunc(tickets, func(other Ticket) bool { return other.Session != t.Session && other.Until.After(s.now) }) {
+		want = min(want, t.Want)
 	}
 	kept := 0
 	var before []int64
@@ -1206,6 +1212,30 @@ func (s *step) offer(session int64, row *Row, m *messagestore.Message, want *int
 	return s.Put(*row)
 }
 
+// share gives what was reserved beyond the first caller's items to the others.
+func (s *step) share(t queuing.Take, taken *queuing.Taken) error {
+	at := t.Want
+	for _, o := range t.Others {
+		for i := at; i < min(at+o.Want, len(taken.Items)); i++ {
+			row, err := s.Row(taken.Items[i].Message.GlobalPosition)
+			if err != nil {
+				return err
+			}
+			row.Session = o.Session
+			if err := s.Put(*row); err != nil {
+				return err
+			}
+		}
+		if at < len(taken.Items) {
+			if err := s.restart(o.Session, t.Lease); err != nil {
+				return err
+			}
+		}
+		at += o.Want
+	}
+	return nil
+}
+
 // account updates the session, the line and the counts.
 func (s *step) account(t queuing.Take, moved bool, taken *queuing.Taken) error {
 	n := len(taken.Items)
@@ -1221,14 +1251,8 @@ func (s *step) account(t queuing.Take, moved bool, taken *queuing.Taken) error {
 		taken.Ticket = number
 		return err
 	}
-	session, there, err := s.Session(t.Session)
-	if err != nil {
+	if err := s.restart(t.Session, t.Lease); err != nil {
 		return err
-	}
-	if !there || session.Until.Before(s.now.Add(t.Lease*67/100)) {
-		if err := s.SetSession(Session{t.Session, s.now.Add(t.Lease), t.Lease}); err != nil {
-			return err
-		}
 	}
 	s.head.Taken += int64(n)
 	if t.Rate > 0 && !moved {
@@ -1238,6 +1262,15 @@ func (s *step) account(t queuing.Take, moved bool, taken *queuing.Taken) error {
 		return s.DropTicket(t.Ticket)
 	}
 	return nil
+}
+
+// restart begins a session that has reserved items, or restarts its lease if much of it has passed.
+func (s *step) restart(number int64, lease time.Duration) error {
+	session, there, err := s.Session(number)
+	if err != nil || there && !session.Until.Before(s.now.Add(lease*67/100)) {
+		return err
+	}
+	return s.SetSession(Session{number, s.now.Add(lease), lease})
 }
 
 func (s *step) dropTickets(are func(Ticket) bool) error {

@@ -474,6 +474,23 @@ var bugs = []bug{
 			q.Lease = leases[q.Session]
 		}
 	}},
+	{"a shared take that is one session's", []string{
+		"Q8/ASharedTakeServesEachInTurn", "Q6/SessionsOfASharedTakeEndApart", "Q8/ASharedTakeTakesNothingFromTheLine", "Q8/ASharedTakeThatCannotBeIsRefused",
+	}, asks(func(q *queuing.Take) { q.Want, q.Others = q.Wants(), nil })},
+	{"a shared take without bounds", []string{"Q9/BoundsHoldForASharedTake"}, asks(func(q *queuing.Take) {
+		if q.Others != nil {
+			q.MaxOut, q.Rate, q.Burst = 0, 0, 0
+		}
+	})},
+	{"a shared take that brings others beside a suspect", []string{"Q6/ASharedTakeDeliversASuspectAlone"}, func(d *driver) {
+		d.answer = func(q queuing.Take, taken *queuing.Taken) {
+			if q.Others != nil {
+				q.Session, q.Others, q.Finishes = q.Others[0].Session, nil, nil
+				more, _ := d.Driver.QueueTake(context.Background(), q)
+				taken.Items = append(taken.Items, more.Items...)
+			}
+		}
+	}},
 	{"a repeated take that begins anew", []string{"Q1/ARepeatedTakeGetsWhatEarlierOnesHave", "Q1/ARepeatedTakeEndsBeforeItMoves"}, asks(func(q *queuing.Take) { q.Resume = nil })},
 	{"a repeated take that gets no lease", []string{"Q1/ARepeatedTakeGetsWhatEarlierOnesHave"}, asks(func(q *queuing.Take) {
 		if q.Resume != nil {

@@ -169,8 +169,14 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 			if wakes == nil && rapid.IntRange(0, 3).Draw(rt, "resumes") == 0 {
 				resume = slices.DeleteFunc(rapid.SliceOfNDistinct(rapid.SampledFrom([]int64{1, 2, 3, 11, 12, 13}), 1, 3, rapid.ID).Draw(rt, "earlier sessions"), func(s int64) bool { return s == me })
 			}
-			each(fmt.Sprintf("take of %d by %d after %v, ending %v, and behind them %v", want, me, resume, finishes, behind), func(s *side) string {
-				q := queuing.Take{Queue: of, Policy: policy, Wakes: wakes, Session: me, Lease: lease, Want: want, Resume: resume}
+			var others []queuing.Other
+			if want > 0 && wakes == nil && len(resume) == 0 && rapid.Bool().Draw(rt, "shared") {
+				for range rapid.IntRange(1, 2).Draw(rt, "others") {
+					others = append(others, queuing.Other{Session: me + rapid.Int64Range(1, 2).Draw(rt, "other session"), Want: rapid.IntRange(1, 2).Draw(rt, "other want")})
+				}
+			}
+			each(fmt.Sprintf("take of %d by %d after %v and of others %v, ending %v, and behind them %v", want, me, resume, others, finishes, behind), func(s *side) string {
+				q := queuing.Take{Queue: of, Policy: policy, Wakes: wakes, Session: me, Lease: lease, Want: want, Resume: resume, Others: others}
 				ended := map[int]bool{} // one item twice in a call is told by each in its own order
 				for _, f := range finishes {
 					d := f[0].([2]int) //nolint:errcheck // as made
@@ -192,7 +198,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 					}
 				}
 				taken := testkit.Do(s.driver.QueueTake(context.Background(), q))(rt)
-				s.took(me, taken)
+				s.took(q, taken)
 				if s == sides[0] {
 					for _, item := range taken.Items {
 						versions = append(versions, [2]int{s.number[item.Message.GlobalPosition], item.Version})

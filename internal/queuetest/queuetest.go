@@ -110,7 +110,7 @@ const (
 
 func tests() []test {
 	var all []test
-	for _, subject := range [][]test{deliveryTests, resumedTests, endTests, keyTests, retriedTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, clockTests, operatorTests, removeTests, parkedTests, streamTests, modelTests} {
+	for _, subject := range [][]test{deliveryTests, sharedTests, resumedTests, endTests, keyTests, retriedTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, clockTests, operatorTests, removeTests, parkedTests, streamTests, modelTests} {
 		all = append(all, subject...)
 	}
 	return all
@@ -137,14 +137,14 @@ type fixture struct {
 }
 
 // took records the session of deliveries.
-func (f *fixture) took(session int64, taken queuing.Taken) {
+func (f *fixture) took(q queuing.Take, taken queuing.Taken) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.sessions == nil {
 		f.sessions = map[queuing.Delivery]int64{}
 	}
-	for _, item := range taken.Items {
-		f.sessions[item.Delivery()] = session
+	for i, item := range taken.Items {
+		f.sessions[item.Delivery()] = q.SessionOf(i)
 	}
 }
 
@@ -210,10 +210,10 @@ func (f *fixture) take(t testing.TB, q queuing.Take) queuing.Taken {
 	t.Helper()
 	q = f.full(q)
 	taken := testkit.Do(f.driver.QueueTake(t.Context(), q))(t)
-	f.took(q.Session, taken)
+	f.took(q, taken)
 	require.Len(t, taken.Endings, len(q.Finishes))
 	if len(q.Resume) == 0 {
-		require.LessOrEqual(t, len(taken.Items), q.Want)
+		require.LessOrEqual(t, len(taken.Items), q.Wants())
 	}
 	return taken
 }

@@ -365,6 +365,12 @@ type Take struct {
 	// Want is how many items the caller wants. With 0 the take reserves none.
 	Want int
 
+	// Others are other callers, with sessions of their own under the same Lease. After the Want items
+	// of Session, the next items are for the first of the Others, and so on. While others stand in
+	// line, the Others get nothing. All wants together are at most [MaxItems]. A take with Wakes,
+	// Slots or Resume has no Others.
+	Others []Other
+
 	// If nothing is found, the caller gets a ticket, which keeps its place in the line for this
 	// time, while it asks again. With 0 it gets no ticket.
 	Wait time.Duration
@@ -378,6 +384,33 @@ type Take struct {
 	// moved, the take returns all of it, whatever Want says, and reserves nothing more. Nothing
 	// moves from a session that was over. A queue of streams or of parked messages refuses it.
 	Resume []int64
+}
+
+// An Other is a caller who shares a take.
+type Other struct {
+	Session int64
+	Want    int
+}
+
+// Wants returns how many items the caller and the others want.
+func (t Take) Wants() int {
+	all := t.Want
+	for _, o := range t.Others {
+		all += o.Want
+	}
+	return all
+}
+
+// SessionOf returns the session that has the item at an index of [Taken].Items.
+func (t Take) SessionOf(index int) int64 {
+	index -= t.Want
+	for _, o := range t.Others {
+		if index >= 0 && index < o.Want {
+			return o.Session
+		}
+		index -= o.Want
+	}
+	return t.Session
 }
 
 // Taken is the answer to a [Take]. If the answer is lost, the caller continues with a new session,

@@ -21,7 +21,7 @@ type Repeat struct {
 // always the one of the remote's own. Each take of it that reserves items has a session of its own
 // ([Taking].Session), and:
 //
-//   - QueueTake does not wait, and reserves nothing while a call of its own waits at the server for
+//   - QueueTake has no Others. It does not wait, and reserves nothing while a call of its own waits at the server for
 //     a worker. The channel of Watch receives when that call has ended, and QueueReady reports it.
 //     A QueueTake with an unknown outcome is taken up by the next one.
 //   - QueueLeave returns once nothing more will come of the calls that waited before the stop of

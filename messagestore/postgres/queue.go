@@ -58,9 +58,14 @@ func takeArguments(t queuing.Take) []any {
 		}
 	}
 	positions, versions := split(ended)
+	var others []int64
+	var wants []int32
+	for _, o := range t.Others {
+		others, wants = append(others, o.Session), append(wants, int32(o.Want)) //nolint:gosec // the database refuses values out of bounds
+	}
 	return []any{
 		t.Name, string(t.Category), t.Session, t.Lease.Microseconds(), positions, versions, string(kinds), delays, reasons,
-		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, orNone(t.Wakes), sessionsOf(t), orNull(int64(t.Slots)), orNone(t.Resume), //nolint:gosec // the database refuses values out of bounds
+		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, orNone(t.Wakes), sessionsOf(t), orNull(int64(t.Slots)), orNone(t.Resume), others, wants, //nolint:gosec // the database refuses values out of bounds
 	}
 }
 

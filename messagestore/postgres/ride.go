@@ -17,7 +17,7 @@ var (
 	takeOIDs = []uint32{
 		pgtype.TextOID, pgtype.TextOID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.TextOID, pgtype.Int8ArrayOID,
 		pgtype.TextArrayOID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int4OID, pgtype.BoolOID, pgtype.Int4OID, pgtype.Float8OID,
-		pgtype.Int4OID, pgtype.Int8ArrayOID, pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int8OID, pgtype.Int8ArrayOID,
+		pgtype.Int4OID, pgtype.Int8ArrayOID, pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int8OID, pgtype.Int8ArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID,
 	}
 	takenOIDs = []uint32{
 		pgtype.TextOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.Int4ArrayOID, pgtype.UUIDArrayOID, pgtype.TextArrayOID, pgtype.Int8ArrayOID,

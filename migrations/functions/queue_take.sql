@@ -12,7 +12,7 @@ create or replace function dibs.queue_take(
   want integer, wait bigint, own_ticket bigint,
   max_failures integer, hold boolean, max_out integer, rate double precision, burst integer,
   ended_seen bigint[] default null, wakes text[] default null, ended_sessions bigint[] default null,
-  of_slots bigint default null, resumed bigint[] default null,
+  of_slots bigint default null, resumed bigint[] default null, others bigint[] default null, other_wants integer[] default null,
   out endings text,
   out positions bigint[], out versions integer[], out failures integer[],
   out ids uuid[], out streams text[], out stream_positions bigint[], out types text[], out data text[], out metadata text[], out times bigint[],
@@ -36,6 +36,7 @@ declare
   h dibs.queue_heads;
   now timestamptz;
   total integer; -- how many are wanted still
+  owners bigint[]; -- of the others' items, in their order
   kept integer := 0; -- for those before in line
   changed boolean := false;
   looks boolean; -- through the sessions, once in a second
@@ -80,6 +81,16 @@ begin
     )
   ) is not true then
     perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst, wakes, of_slots, resumed);
+  end if;
+  if others is not null then
+    if (
+      0 < all (others) and me <> all (others) and cardinality(others) = cardinality(other_wants) and 0 < all (other_wants) and want > 0
+      and wakes is null and of_slots is null and resumed is null and want + (select sum(x.want) from unnest(other_wants) x (want)) <= 1000
+    ) is not true then
+      raise exception 'invalid others: must be other sessions that want at most 1000 items with this one, or null for a queue of streams or of parked messages or with resumed sessions'
+        using errcode = 'DB001', column = 'others';
+    end if;
+    owners := array(select o.session from unnest(others, other_wants) with ordinality o (session, want, n), generate_series(1, o.want) order by o.n);
   end if;
   if of_slots is not null and not exists (
     select from dibs.queue_heads x
@@ -350,7 +361,7 @@ begin
     changed := changed or n > 0 or freed is not null;
   end if;
 
-  total := want;
+  total := want + coalesce(cardinality(owners), 0);
   if h.held > 0 and total > 0 and h.checked <= now - dibs.queue_pause(h.held) then
     -- Behind one that was finished by a caller who could not report it, or whose message was removed.
     select x.* into let
@@ -435,6 +446,11 @@ begin
   end if;
 
   -- First come, first served.
+  if total > want then
+    if exists (select from dibs.queue_tickets x where x.queue = q and x.ticket > h.turn and x.session <> me and x.until > now) then
+      total := want;
+    end if;
+  end if;
   if total > 0 then
     select coalesce(sum(y.want), 0) into kept
     from (
@@ -683,6 +699,21 @@ begin
   end if;
 
   n := coalesce(cardinality(positions), 0);
+  if owners is not null and n > want then
+    update dibs.queue_open x set session = y.session
+    from (
+      select z.ctid, u.session
+      from unnest(positions[want + 1:], owners) u (position, session)
+      cross join lateral (select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position offset 0) z
+    ) y
+    where x.ctid = y.ctid;
+    insert into dibs.queue_sessions as x (queue, session, until, lasts)
+    select q, o.session, now + lease * interval '1 microsecond', lease * interval '1 microsecond'
+    from unnest(owners[:n - want]) o (session)
+    group by o.session
+    on conflict (queue, session) do update set until = excluded.until, lasts = excluded.lasts
+    where x.until < now + lease * 0.67 * interval '1 microsecond';
+  end if;
   if n > 0 then
     insert into dibs.queue_sessions as x (queue, session, until, lasts)
     values (q, me, now + lease * interval '1 microsecond', lease * interval '1 microsecond')
@@ -735,14 +766,15 @@ $$;
 
 comment on function dibs.queue_take(
   text, text, bigint, bigint, bigint[], integer[], text, bigint[], text[], integer, bigint, bigint, integer, boolean, integer, double precision, integer,
-  bigint[], text[], bigint[], bigint, bigint[]
+  bigint[], text[], bigint[], bigint, bigint[], bigint[], integer[]
 ) is
 'Ends deliveries, gives back what sessions that are over have out, and reserves up to want items for the session me, in one step.
 Each delivery that ends is a position and a version, a kind (c completed, r failed, f deferred, u not worked on, x buried, t
 completed by queue_finish, b completed while it was held, with the one before it), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. With wakes the
 queue is one of streams: its items are the first messages of streams, which later ones of these types wake, and which w and s give
 back, to wait and suspended, seen up to a global position. With of_slots it is one of parked messages, as queue_park makes it, and what is
-reserved is of these slots, a bit each. What the sessions resumed have out moves to the session me, and nothing else is reserved then. A delivery is of the session me, unless ended_sessions names another. Times are
+reserved is of these slots, a bit each. What is reserved beyond want is
+for the sessions others, in their order, as many items each as other_wants says. What the sessions resumed have out moves to the session me, and nothing else is reserved then. A delivery is of the session me, unless ended_sessions names another. Times are
 microseconds: lease, wait, and wake, which says after how long something may be available without a write; null for never. A
 take that finds nothing and waits gets a ticket, which it gives again as own_ticket.';
 

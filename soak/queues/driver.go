@@ -55,8 +55,17 @@ func (d *recording) QueueTake(ctx context.Context, t queuing.Take) (queuing.Take
 		end.Told = string(told)
 		a.Ends = append(a.Ends, end)
 	}
-	for _, item := range taken.Items {
-		a.Items = append(a.Items, given(item.Message, item.Version, item.Failures))
+	others := map[int64][]Given{}
+	for i, item := range taken.Items {
+		g := given(item.Message, item.Version, item.Failures)
+		if session := t.SessionOf(i); session != t.Session {
+			others[session] = append(others[session], g)
+		} else {
+			a.Items = append(a.Items, g)
+		}
+	}
+	for session, items := range others { // of callers who shared the take
+		d.recorder.End(d.recorder.Since(began, Record{Call: Take, Session: session, Lease: c.Lease}), Record{Answer: OK, Items: items})
 	}
 	if len(a.Items) > 0 {
 		a.Ticket = t.Ticket
