@@ -1,8 +1,10 @@
 package queue
 
 import (
+	"cmp"
 	"container/list"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -15,8 +17,8 @@ import (
 const receivePoll = 250 * time.Millisecond
 
 // A line is where the calls of Receive that wait stand, in the order in which they came. Only the
-// first asks the store, in its own goroutine; when it returns, the next is the first. So any number
-// of waiting calls costs the store as much as one. The first stands in the queue's own line, which
+// first asks the store, in its own goroutine, also for calls behind it; when it returns, the next is
+// the first. So any number of waiting calls costs the store as much as one. The first stands in the queue's own line, which
 // decides between processes, and leaves its place there to the next.
 type line struct {
 	mu    sync.Mutex
@@ -35,9 +37,14 @@ type line struct {
 
 // A place is one call's place in a line.
 type place struct {
+	ctx  context.Context //nolint:containedctx // of the call
+	take queuing.Take
 	in   *list.Element // nil if it is in the line no more
 	turn chan struct{} // is closed when the call is the first, or is not to wait any more
 	err  error         // why not
+
+	part   *part         // of a call of the store that the first has begun; nil for none
+	served chan struct{} // receives when that has brought something
 }
 
 func (p *place) first() bool {
@@ -49,12 +56,15 @@ func (p *place) first() bool {
 	}
 }
 
-// enter puts a call at the end of the line.
-func (q *Queue) enter() *place {
+// enter puts a call at the end of the line. With alone it returns nil if others are there.
+func (q *Queue) enter(ctx context.Context, t queuing.Take, alone bool) *place {
 	l := &q.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := &place{turn: make(chan struct{})}
+	if alone && l.calls.Len() > 0 {
+		return nil
+	}
+	p := &place{ctx: ctx, take: t, turn: make(chan struct{}), served: make(chan struct{}, 1)}
 	p.in = l.calls.PushBack(p)
 	if l.calls.Len() == 1 {
 		l.bell, l.stop = q.store.Watch(q.of.Category, receivePoll)
@@ -89,6 +99,39 @@ func (q *Queue) leave(ctx context.Context, p *place) {
 	if left != 0 {
 		q.source.Leave(ctx, left, time.Now().Add(work.LeaveTimeout))
 	}
+}
+
+// behind returns the parts that go with the take of the first call, in their order.
+func (l *line) behind(t queuing.Take) (parts []*part) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first := l.calls.Front()
+	if first == nil {
+		return nil
+	}
+	wants := t.Want
+	for e := first.Next(); e != nil && wants < maxShared; e = e.Next() {
+		p := e.Value.(*place) //nolint:errcheck // as put
+		if p.ctx.Err() != nil || p.part != nil && p.part.ended() && (p.part.err != nil || len(p.part.taken.Items) > 0) {
+			continue // it is about to leave
+		}
+		wants += p.take.Want
+		if p.part != nil && !p.part.ended() || p.take.Lease != t.Lease || wants > maxShared {
+			break
+		}
+		with := queuing.Take{Queue: t.Queue, Policy: t.Policy, Session: p.take.Session, Lease: t.Lease, Want: p.take.Want}
+		p.part = newPart(p.ctx, with)
+		p.part.served = p.served
+		parts = append(parts, p.part)
+	}
+	return parts
+}
+
+// partOf returns the call's part of a call of the store that an earlier first has begun.
+func (l *line) partOf(p *place) *part {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return p.part
 }
 
 // failed ends the wait of all calls in the line with an error of the store.
@@ -180,25 +223,38 @@ func (a *asking) receive(ctx context.Context, wait time.Duration) ([]queuing.Tak
 		return a.ask(ctx, a.take.Want, nil)
 	}
 	deadline := time.Now().Add(wait)
-	p := a.enter()
+	p := a.enter(ctx, a.take, len(a.take.Finishes)+len(a.take.Resume) > 0)
+	if p == nil { // this does not wait for the others
+		if items, err := a.ask(ctx, 0, nil); err != nil || len(items) > 0 {
+			return items, err
+		}
+		p = a.enter(ctx, a.take, false)
+	}
 	defer a.leave(ctx, p)
 	if !p.first() {
-		if len(a.take.Finishes)+len(a.take.Resume) > 0 { // this does not wait for the others
-			if items, err := a.ask(ctx, 0, nil); err != nil || len(items) > 0 {
-				return items, err
-			}
-		}
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
+		over := true
 		select {
 		case <-p.turn:
+			over = p.err != nil
+		case <-p.served:
 		case <-timer.C:
-			return nil, nil
 		case <-ctx.Done():
-			return nil, ctx.Err()
 		}
-		if p.err != nil {
-			return nil, p.err
+		if over {
+			a.leave(ctx, p) // from here on nobody asks for it
+		}
+		if part := a.line.partOf(p); part != nil {
+			if items, err := a.answered(ctx, part, nil); err != nil || len(items) > 0 {
+				return items, err
+			}
+			if left := time.Until(deadline); over && p.err == nil && left > 0 && ctx.Err() == nil {
+				return a.receive(ctx, left) // they came too late
+			}
+		}
+		if over {
+			return nil, cmp.Or(p.err, ctx.Err())
 		}
 	}
 	for {
@@ -213,40 +269,27 @@ func (a *asking) receive(ctx context.Context, wait time.Duration) ([]queuing.Tak
 	}
 }
 
-const (
-	// takeTimeout bounds a take whose caller has gone.
-	takeTimeout = 15 * time.Second
+// leaveWait is how long a call whose caller has gone waits until its items are given back, because
+// the process may end with the call.
+const leaveWait = 500 * time.Millisecond
 
-	// leaveWait is how long a call whose caller has gone waits until its items are given back,
-	// because the process may end with the call.
-	leaveWait = 500 * time.Millisecond
-)
-
-// takeOrLeave makes one call of the store. If ctx ends, it reports that its caller is gone, but it
+// takeOrLeave waits for the answer to a take. If ctx ends, it reports that its caller is gone, but it
 // does not cut the call off: a take that was cut off may still reserve items, after they were given
 // back in vain. What it reserves is given back when it has its answer.
-func (a *asking) takeOrLeave(ctx context.Context, t queuing.Take) (taken queuing.Taken, gone bool, err error) {
-	type answer struct {
-		taken queuing.Taken
-		err   error
-	}
-	answered := make(chan answer, 1)
-	go func() {
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
-		defer cancel()
-		taken, err := a.call(call, t)
-		answered <- answer{taken, err}
-	}()
+func (a *asking) takeOrLeave(ctx context.Context, p *part) (taken queuing.Taken, gone bool, err error) {
 	select {
-	case got := <-answered:
-		return got.taken, false, got.err
+	case <-p.done:
+		return p.taken, false, p.err
 	case <-ctx.Done():
+	}
+	if a.calls.withdraw(p) {
+		return queuing.Taken{}, true, ctx.Err()
 	}
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		if got := <-answered; got.err != nil || len(got.taken.Items) > 0 || got.taken.Ticket != 0 {
-			a.source.Leave(ctx, t.Session, time.Now().Add(work.LeaveTimeout))
+		if <-p.done; p.err != nil || len(p.taken.Items) > 0 || p.taken.Ticket != 0 {
+			a.source.Leave(ctx, p.take.Session, time.Now().Add(work.LeaveTimeout))
 		}
 	}()
 	timer := time.NewTimer(leaveWait)
@@ -261,21 +304,32 @@ func (a *asking) takeOrLeave(ctx context.Context, t queuing.Take) (taken queuing
 // ask makes one call of the store, for the first call in the line if l is not nil.
 func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, error) {
 	policy, err := a.policyOf(ctx)
-	t, began := a.take, time.Now()
+	t, now := a.take, time.Now()
 	t.Policy, t.Want = policy, want
 	if l != nil {
-		if began.Sub(l.ticketed) >= queuing.MaxWait { // it has ended
+		if now.Sub(l.ticketed) >= queuing.MaxWait { // it has ended
 			l.ticket = 0
 		}
 		if t.Ticket = l.ticket; t.Ticket == 0 {
 			t.Wait = queuing.MaxWait
 		}
 	}
-	var taken queuing.Taken
-	gone := false
-	if err == nil {
-		taken, gone, err = a.takeOrLeave(ctx, t)
+	p := newPart(ctx, t)
+	if err != nil {
+		return a.answered(ctx, p.failed(err), l)
 	}
+	if l != nil {
+		a.begin(append([]*part{p}, l.behind(t)...)...)
+	} else {
+		a.begin(p)
+	}
+	return a.answered(ctx, p, l)
+}
+
+// answered waits for the answer to a part, and keeps its items unless they came too late.
+func (a *asking) answered(ctx context.Context, p *part, l *line) ([]queuing.Taking, error) {
+	t := p.take
+	taken, gone, err := a.takeOrLeave(ctx, p)
 	if err == nil {
 		a.endings = append(a.endings, taken.Endings...)
 		a.take.Finishes, a.take.Resume = nil, nil // done
@@ -285,7 +339,7 @@ func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, 
 	case err != nil:
 	case len(items) > 0 && ctx.Err() != nil: // nobody waits for them
 		err = ctx.Err()
-	case len(items) > 0 && time.Since(began) >= t.Lease: // by now others may have them
+	case len(items) > 0 && time.Since(taken.Since) >= t.Lease: // by now others may have them
 		items, late = nil, true
 		err = a.driver.QueueLeave(ctx, queuing.Leave{Queue: a.of, Session: t.Session})
 	case len(items) > n: // of several earlier attempts
@@ -306,7 +360,8 @@ func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, 
 				a.failed(err)
 			}
 		}
-		if !gone { // nobody else can have the reserved items, or a place in the line
+		unknown := errors.Is(err, messagestore.ErrOutcomeUnknown)
+		if !gone && (p.served == nil || unknown || len(taken.Items) > 0) { // nobody else can have the reserved items, or a place in the line
 			a.source.Leave(ctx, t.Session, time.Now().Add(work.LeaveTimeout))
 		}
 		return nil, err
@@ -316,7 +371,7 @@ func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, 
 		l.wakeIn(taken.Wake)
 		switch {
 		case taken.Ticket != 0:
-			l.ticket, l.session, l.ticketed = taken.Ticket, t.Session, began
+			l.ticket, l.session, l.ticketed = taken.Ticket, t.Session, taken.Since
 		case len(taken.Items) > 0:
 			l.ticket = 0
 		}

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -211,4 +212,118 @@ func TestWaitingCallsEndWithTheirStore(t *testing.T) {
 	for range cap(ended) {
 		require.ErrorIs(t, testkit.Receive(t, "the end of a call", ended), messagestore.ErrClosed)
 	}
+}
+
+// inserted inserts n items at once.
+func inserted(t *testing.T, q *queue.Queue, n int) (at []messagestore.GlobalPosition) {
+	t.Helper()
+	for _, in := range testkit.Do(q.InsertMany(t.Context(), slices.Repeat([]queue.Entry{{Body: Send{}}}, n)...))(t) {
+		at = append(at, in.Position)
+	}
+	return at
+}
+
+// One call of the store serves all that wait, each in its turn and in a session of its own.
+func TestOneCallServesAllThatWait(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		answers := wait(t.Context(), q, 60, queue.ReceiveOpts{Wait: 10 * time.Minute, VisibilityTimeout: time.Minute})
+		before := driver.calls("take")
+		at := inserted(t, q, 50)
+		sessions := map[int64]bool{}
+		var first *queue.Job
+		for range 50 {
+			a := <-answers
+			require.NoError(t, a.err)
+			require.Len(t, a.jobs, 1)
+			require.Equal(t, at[a.by], a.jobs[0].Message.GlobalPosition, "in the order in which they came")
+			sessions[a.jobs[0].Delivery().Session] = true
+			if a.by == 1 {
+				first = a.jobs[0]
+			}
+		}
+		require.Len(t, sessions, 50)
+		require.LessOrEqual(t, driver.calls("take"), before+2, "and one for the place of the next in the queue's line")
+		require.NoError(t, first.Extend(t.Context(), time.Hour))
+		time.Sleep(2 * time.Minute)
+		next := <-answers
+		require.Len(t, next.jobs, 1)
+		require.Equal(t, 1, next.jobs[0].Failures, "each was alone in its session")
+		require.Equal(t, queue.Out, item(t, q, at[1]).State, "an extension is of one session")
+	})
+}
+
+func TestWhoGoesWhileACallServesManyHarmsNoOther(t *testing.T) {
+	for what, goes := range map[string]int{"the first": 0, "one behind it": 1} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+				var answers []<-chan received
+				var hangUp []context.CancelFunc
+				for range 3 {
+					ctx, cancel := context.WithCancel(t.Context())
+					hangUp, answers = append(hangUp, cancel), append(answers, wait(ctx, q, 1, queue.ReceiveOpts{Wait: 10 * time.Minute, VisibilityTimeout: time.Hour}))
+				}
+				driver.delay("take", time.Second)
+				at := inserted(t, q, 3)
+				time.Sleep(300 * time.Millisecond)
+				began := time.Now()
+				hangUp[goes]()
+				require.ErrorIs(t, (<-answers[goes]).err, context.Canceled)
+				require.LessOrEqual(t, time.Since(began), 500*time.Millisecond)
+				for i, answer := range answers {
+					if i != goes {
+						require.Equal(t, at[i], (<-answer).jobs[0].Message.GlobalPosition)
+					}
+				}
+				time.Sleep(time.Second)
+				require.Equal(t, "u", whats(item(t, q, at[goes])), "given back without a failure")
+				require.Equal(t, 2, int(testkit.Do(q.Status(t.Context()))(t).Out))
+				for _, end := range hangUp {
+					end()
+				}
+			})
+		})
+	}
+}
+
+// A call whose time ends while another's call of the store asks for it too has what that brings.
+func TestWhatComesWithTheEndOfTheWaitIsNotLost(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		first := wait(t.Context(), q, 1, queue.ReceiveOpts{Wait: 10 * time.Minute})
+		second := wait(t.Context(), q, 1, queue.ReceiveOpts{Wait: time.Minute})
+		time.Sleep(time.Minute - time.Second)
+		driver.delay("take", 5*time.Second)
+		at := inserted(t, q, 2)
+		require.Equal(t, at[0], (<-first).jobs[0].Message.GlobalPosition)
+		require.Equal(t, at[1], (<-second).jobs[0].Message.GlobalPosition)
+	})
+}
+
+// Calls for other times are asked for apart, and nobody behind them goes before them.
+func TestCallsForOtherTimesKeepTheirPlaces(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		var answers []<-chan received
+		for i := range 6 {
+			answers = append(answers, wait(t.Context(), q, 1, queue.ReceiveOpts{Wait: 10 * time.Minute, VisibilityTimeout: time.Duration(1+i%2) * time.Hour}))
+		}
+		at := inserted(t, q, 6)
+		for i, answer := range answers {
+			require.Equal(t, at[i], (<-answer).jobs[0].Message.GlobalPosition)
+		}
+	})
+}
+
+// A failure of the store is told to all that it was asked for, and leaves nothing out.
+func TestALostAnswerForManyLeavesNothingOut(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		answers := wait(t.Context(), q, 5, queue.ReceiveOpts{Wait: 10 * time.Minute})
+		driver.set(nil, first(1, "take"))
+		at := inserted(t, q, 5)
+		for range 5 {
+			require.ErrorIs(t, (<-answers).err, messagestore.ErrOutcomeUnknown)
+		}
+		for _, p := range at {
+			require.Equal(t, "u", whats(item(t, q, p)))
+		}
+		receive(t, q, 5, nil)
+	})
 }

@@ -36,6 +36,7 @@ type Queue struct {
 	looked  atomic.Int64 // when the queue last checked whether workers free unique names; in the future if they do
 	source  work.Source
 	counts  work.Counts
+	calls   calls
 	line    line
 }
 

@@ -21,7 +21,8 @@ import (
 type ReceiveOpts struct {
 	// Wait is how long the call waits for an item, up to 15 minutes. Waiting calls are served in
 	// the order in which they came, across processes. However many calls of one Queue wait, they
-	// cost the store as much as one.
+	// cost the store as much as one. One that brings settlements while others wait stands in line
+	// from when these are done.
 	//
 	// Defaults to 0: it does not wait.
 	Wait time.Duration

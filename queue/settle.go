@@ -63,7 +63,10 @@ type Settlement struct {
 // then a Complete is nil for each session. If a settlement is invalid, the error is a
 // [*messagestore.InvalidError], and nothing is sent.
 //
-// If several settlements are of one item, Settle makes several calls of the store.
+// If several settlements are of one item, Settle makes several calls of the store. While a call for
+// Receive or Settle of this Queue is under way, others wait, and then go together in one: each has
+// its own outcomes, and an error of the store is the error of each. If ctx ends before the call
+// began, nothing was sent; the error matches [messagestore.ErrOutcomeUnknown] if it may have been.
 func (q *Queue) Settle(ctx context.Context, settlements ...Settlement) ([]error, error) {
 	if err := q.use(); err != nil {
 		return nil, err
@@ -198,6 +201,9 @@ func apart[T any](all []T, of func(T) messagestore.GlobalPosition) (parts [][]T)
 
 // finishAll ends deliveries by a call of its own. If its answer is lost, the call is repeated once.
 func (q *Queue) finishAll(ctx context.Context, finishes []queuing.Finish) ([]queuing.Ending, error) {
+	if ctx == nil {
+		return nil, messagestore.NewInvalidError("context", nil, "must not be nil")
+	}
 	endings := make([]queuing.Ending, 0, len(finishes))
 	policy, err := q.policyOf(ctx)
 	if err != nil {
@@ -220,17 +226,9 @@ func (q *Queue) finishAll(ctx context.Context, finishes []queuing.Finish) ([]que
 	return endings, nil
 }
 
-// call makes one call of the store.
+// call is one caller's part in a call of the store.
 func (q *Queue) call(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
-	taken, err := q.driver.QueueTake(ctx, t)
-	if err == nil && len(taken.Endings) != len(t.Finishes) {
-		err = fmt.Errorf("%w: the store returned %d endings for %d", messagestore.ErrOutcomeUnknown, len(taken.Endings), len(t.Finishes))
-	}
-	if err != nil {
-		return queuing.Taken{}, err
-	}
-	if len(t.Finishes) > 0 {
-		q.line.freed()
-	}
-	return taken, nil
+	p := newPart(ctx, t)
+	q.begin(p)
+	return q.calls.answer(p)
 }
