@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"runtime"
 	"sync"
 	"time"
 )
@@ -82,9 +81,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// send sends what waits, until nothing does.
+// send sends what waits, until nothing does. What is written meanwhile goes next.
 func (c *conn) send() {
-	runtime.Gosched() // whoever is about to write comes first
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for err := error(nil); len(c.waiting) > 0 && err == nil; c.changed.Broadcast() {
