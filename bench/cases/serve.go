@@ -82,6 +82,7 @@ func Serve() []measure.Case {
 				{Metric: measure.Rate, Of: servedInside, To: queratorDisk, AtLeast: 2},
 			},
 		},
+		waitingCase(),
 	}
 }
 

@@ -42,6 +42,16 @@ func CPU(pid int) (time.Duration, error) {
 	return total, nil
 }
 
+// Memory returns how many bytes of the machine's memory a process has.
+func Memory(pid int) (int64, error) {
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, err
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
 type stat struct {
 	parent int
 	ended  time.Duration // the time of children that have ended

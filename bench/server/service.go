@@ -1,14 +1,18 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/dibs-go/dibs"
@@ -17,14 +21,14 @@ import (
 	"github.com/dibs-go/dibs/serve"
 )
 
-// dibsVariable is set in the environment of a process that [StartService] starts: the address and the
-// store.
+// dibsVariable is set in the environment of a process that [StartService] starts: the address for
+// clients, the one for operators, and the store.
 const dibsVariable = "DIBS_BENCH_SERVE"
 
 // Service is a server of package serve, in a process of its own.
 type Service struct {
-	process *process
-	address string
+	process        *process
+	address, admin string
 }
 
 // StartService serves a store. The caller stops it.
@@ -37,8 +41,13 @@ func StartService(ctx context.Context, base, storeURL string) (*Service, error) 
 	if err != nil {
 		return nil, err
 	}
-	d := &Service{address: address}
-	if d.process, err = startListening(ctx, base, "serve", address, "env", dibsVariable+"="+address+" "+storeURL, self); err != nil {
+	admin, err := freeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &Service{address: address, admin: admin}
+	variables := []string{"-u", "GOGC", dibsVariable + "=" + address + " " + admin + " " + storeURL, self}
+	if d.process, err = startListening(ctx, base, "serve", address, "env", variables...); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -46,27 +55,27 @@ func StartService(ctx context.Context, base, storeURL string) (*Service, error) 
 
 // RunService serves if this process is to, and then exits. Call it first in main.
 func RunService() {
-	var address, store string
-	if _, err := fmt.Sscan(os.Getenv(dibsVariable), &address, &store); err != nil {
+	var address, admin, store string
+	if _, err := fmt.Sscan(os.Getenv(dibsVariable), &address, &admin, &store); err != nil {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := serveStore(ctx, address, store); err != nil {
+	if err := serveStore(ctx, address, admin, store); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1) //nolint:forbidigo // it is main's, here
 	}
 	os.Exit(0) //nolint:forbidigo // it is main's, here
 }
 
-func serveStore(ctx context.Context, address, url string) error {
+func serveStore(ctx context.Context, address, admin, url string) error {
 	store, err := dibs.Open(ctx, url, &messagestore.Config{Logger: logger.Silent()})
 	if err != nil {
 		return err
 	}
 	s, err := serve.New(store, &serve.Config{Logger: logger.Silent()})
 	if err == nil {
-		err = s.Run(ctx, serve.Listen{Address: address})
+		err = s.Run(ctx, serve.Listen{Address: address, Admin: admin})
 	}
 	return errors.Join(err, store.Close())
 }
@@ -76,6 +85,26 @@ func (d *Service) PID() int { return d.process.PID() }
 
 // URL returns where clients call.
 func (d *Service) URL() string { return "http://" + d.address }
+
+// Waiting returns how many calls wait.
+func (d *Service) Waiting(ctx context.Context) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.admin+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	const name = "dibs_serve_waiting_calls "
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if n, ok := strings.CutPrefix(lines.Text(), name); ok {
+			return strconv.Atoi(n)
+		}
+	}
+	return 0, errors.New("there is no metric " + name)
+}
 
 // Stop stops the server.
 func (d *Service) Stop() error { return d.process.end(syscall.SIGTERM) }
