@@ -8,6 +8,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
+	items "github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -120,25 +121,24 @@ func (c *parkedShowCommand) Run(ctx context.Context, a *app) error {
 
 type parkedRedriveCommand struct {
 	aConsumer
-	Positions []position `arg:"" optional:"" help:"The positions of the messages, as dibs parked list prints them. Defaults to all that are parked."`
-	Reason    string     `placeholder:"TEXT" help:"Why, for the message's log."`
+	someItems
 }
 
 func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
-	if len(c.Positions) == 0 {
-		return a.retryAll(ctx, c.parked(a, false), c.Reason)
+	if len(c.Positions) == 0 && !c.set() {
+		c.All = true
 	}
-	items := someItems{c.Positions, c.Reason}
-	return items.run(ctx, a, c.parked(a, true), "retried", "later, suspended or dead", (*queue.Queue).Retry)
+	return c.run(ctx, a, c.parked(a, len(c.Positions) > 0), items.Retry, "retried", "later, suspended or dead", (*queue.Queue).Retry)
 }
 
 type parkedDropCommand struct {
 	aConsumer
-	Positions []position `arg:"" optional:"" help:"The positions of the messages, as dibs parked list prints them."`
-	Reason    string     `required:"" placeholder:"TEXT" help:"Why, for the message's log: up to 255 bytes."`
+	someItems
 }
 
 func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
-	items := someItems{c.Positions, c.Reason}
-	return items.run(ctx, a, c.parked(a, true), "dropped", "parked", (*queue.Queue).Drop)
+	if c.Reason == "" {
+		return usage("give --reason: why, for the message's log")
+	}
+	return c.run(ctx, a, c.parked(a, len(c.Positions) > 0), items.Drop, "dropped", "parked", (*queue.Queue).Drop)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -431,13 +433,79 @@ var uniqueUntil = map[string]queue.UniqueUntil{"finished": queue.UntilFinished, 
 type someItems struct {
 	Positions []position `arg:"" optional:"" help:"The positions of items, as dibs queue jobs prints them."`
 	Reason    string     `placeholder:"TEXT" help:"Why, for the item's log."`
+
+	matchingItems
+}
+
+// matchingItems are those that a filter chooses.
+type matchingItems struct {
+	All       bool          `help:"All items in the state."`
+	State     string        `placeholder:"STATE" enum:"waiting,out,later,suspended,held,dead,any," default:"" help:"Those in this state, or any. Defaults to dead; to any if they are cancelled."`
+	Error     string        `placeholder:"TEXT" help:"Those whose error has this text."`
+	Type      string        `placeholder:"TYPE" help:"Those of this type of message."`
+	Key       string        `placeholder:"KEY" help:"Those that were inserted with this key."`
+	OlderThan time.Duration `placeholder:"DURATION" help:"Those whose message was written longer ago, like 36h."`
+	DryRun    bool          `help:"Change nothing: print how many there are, by error."`
+	Rate      float64       `placeholder:"N" help:"Change at most N items a second."`
+}
+
+func (c matchingItems) set() bool { return c.All || c.filters() }
+
+func (c matchingItems) filters() bool {
+	return c.State != "" || c.Error != "" || c.Type != "" || c.Key != "" || c.OlderThan != 0
+}
+
+// run changes the items that match, or prints how many there are.
+func (c matchingItems) run(ctx context.Context, a *app, with withQueue, action operate.Action, did, reason string) error {
+	f := operate.Filter{Error: c.Error, Type: c.Type, Key: c.Key, OlderThan: c.OlderThan}
+	if state := cmp.Or(c.State, map[bool]string{true: "any", false: "dead"}[action == operate.Cancel]); state != "any" {
+		f.State = queue.State(state)
+	}
+	return with(ctx, func(q *queue.Queue) error {
+		if c.DryRun {
+			groups, err := operate.Groups(operate.Items(ctx, q, action, f))
+			if err != nil {
+				return err
+			}
+			return a.printGroups(q, did, groups)
+		}
+		progress := a.progress()
+		changed, err := operate.Change(ctx, q, action, f, &operate.ChangeOpts{Reason: reason, Rate: c.Rate, Progress: func(changed int) {
+			progress.tell("%s %s so far", did, number(changed, "item"))
+		}})
+		if err != nil && changed > 0 {
+			err = fmt.Errorf("%s %s; run it again for the others: %w", did, number(changed, "item"), err)
+		}
+		if err != nil {
+			return err
+		}
+		return a.out.tell(fields{"queue", q.Name(), "count", changed}, "%s %s", did, number(changed, "item"))
+	})
+}
+
+func (a *app) printGroups(q *queue.Queue, did string, groups []operate.Group) error {
+	count := 0
+	for _, g := range groups {
+		count += g.Count
+		a.out.row(fields{"queue", q.Name(), "count", g.Count, "oldest?", g.Oldest, "newest?", g.Newest, "position", g.Position, "error?", g.Error},
+			number(g.Count, "item"), "oldest", g.Oldest, "like", g.Position, shorten(g.Error))
+	}
+	a.nothing("%s would be %s", number(count, "item"), did)
+	return nil
 }
 
 type queueChange func(q *queue.Queue, ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error)
 
-func (c *someItems) run(ctx context.Context, a *app, with withQueue, did, states string, do queueChange) error {
-	if len(c.Positions) == 0 {
-		return usage("which items? Give their positions, as dibs queue jobs prints them")
+func (c *someItems) run(ctx context.Context, a *app, with withQueue, action operate.Action, did, states string, do queueChange) error {
+	switch {
+	case c.set() && len(c.Positions) > 0:
+		return usage("give either positions, or what the items have in common")
+	case c.set():
+		return c.matchingItems.run(ctx, a, with, action, did, c.Reason)
+	case len(c.Positions) == 0:
+		return usage("which items? Give their positions, as dibs queue jobs prints them, or --all, --state, --error, --type, --key or --older-than")
+	case c.DryRun || c.Rate != 0:
+		return usage("--dry-run and --rate go without positions")
 	}
 	positions := make([]messagestore.GlobalPosition, len(c.Positions))
 	for i, position := range c.Positions {
@@ -478,43 +546,10 @@ func (a *app) printChanged(q *queue.Queue, did string, changed, unchanged []mess
 type queueRetryCommand struct {
 	aQueue
 	someItems
-
-	AllDead bool `help:"Retry all dead items. Ask again for those that stay dead."`
 }
 
 func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
-	switch {
-	case !c.AllDead:
-		return c.run(ctx, a, c.with(a), "retried", "later, suspended or dead", (*queue.Queue).Retry)
-	case len(c.Positions) > 0:
-		return usage("--all-dead goes without positions")
-	}
-	return a.retryAll(ctx, c.with(a), c.Reason)
-}
-
-// retryAll retries all dead items of a queue.
-func (a *app) retryAll(ctx context.Context, with withQueue, reason string) error {
-	return with(ctx, func(q *queue.Queue) error {
-		var retried []messagestore.GlobalPosition
-		for from := messagestore.GlobalPosition(0); ; { // each once, also if it dies again at once
-			items, err := q.Items(ctx, queue.Dead, from, queuing.MaxItems)
-			if err != nil {
-				return err
-			}
-			if len(items) == 0 {
-				return a.printChanged(q, "retried", retried, nil)
-			}
-			positions := make([]messagestore.GlobalPosition, len(items))
-			for i, item := range items {
-				positions[i], from = item.Position, item.Position+1
-			}
-			changed, err := q.Retry(ctx, reason, positions...)
-			if err != nil {
-				return err
-			}
-			retried = append(retried, changed...)
-		}
-	})
+	return c.run(ctx, a, c.with(a), operate.Retry, "retried", "later, suspended or dead", (*queue.Queue).Retry)
 }
 
 type queueDropCommand struct {
@@ -523,7 +558,7 @@ type queueDropCommand struct {
 }
 
 func (c *queueDropCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, c.with(a), "dropped", "later, suspended, held or dead", (*queue.Queue).Drop)
+	return c.run(ctx, a, c.with(a), operate.Drop, "dropped", "later, suspended, held or dead", (*queue.Queue).Drop)
 }
 
 type queueCancelCommand struct {
@@ -549,7 +584,7 @@ func (c *queueCancelCommand) Run(ctx context.Context, a *app) error {
 			return f(q)
 		})
 	}
-	return c.run(ctx, a, with, "cancelled", "not finished", (*queue.Queue).Cancel)
+	return c.run(ctx, a, with, operate.Cancel, "cancelled", "not finished", (*queue.Queue).Cancel)
 }
 
 // setPaused pauses a queue, or has it go on.

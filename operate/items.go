@@ -1,0 +1,248 @@
+// Package operate finds items of queues by what is wrong with them, and changes many in one call.
+// The items of a queue of sagas are sagas, and those of a queue of parked messages are the messages
+// that a consumer gave up on.
+//
+//	all := operate.Filter{Error: "connection refused"}
+//	groups, err := operate.Groups(operate.Items(ctx, mail, operate.Retry, all))
+//	...
+//	changed, err := operate.Change(ctx, mail, operate.Retry, all, &operate.ChangeOpts{Reason: "it is back", Rate: 50})
+//
+// All functions may be called by several goroutines.
+package operate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// An Action is a change of items.
+type Action string
+
+// The actions.
+const (
+	Retry  Action = "retry"  // [queue.Queue.Retry]: of later, suspended and dead items
+	Drop   Action = "drop"   // [queue.Queue.Drop]: of later, suspended, held and dead items
+	Cancel Action = "cancel" // [queue.Queue.Cancel]: of all that are not finished
+)
+
+var actions = map[Action]struct {
+	does   func(*queue.Queue, context.Context, string, ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error)
+	states []queue.State
+}{
+	Retry:  {(*queue.Queue).Retry, []queue.State{queue.Later, queue.Suspended, queue.Dead}},
+	Drop:   {(*queue.Queue).Drop, []queue.State{queue.Later, queue.Suspended, queue.Held, queue.Dead}},
+	Cancel: {(*queue.Queue).Cancel, []queue.State{queue.Waiting, queue.Out, queue.Later, queue.Suspended, queue.Held, queue.Dead}},
+}
+
+// A Filter chooses items that are not finished. An item has to match each field that is set.
+type Filter struct {
+	// State is the state of the items.
+	//
+	// Defaults to all in which the action can change them, of which most are dead.
+	State queue.State
+
+	Error string // a part of the item's error
+	Type  string // the type of its message
+	Key   string // the key with which it was inserted
+
+	// OlderThan is for how long its message has been in the store, by the store's clock.
+	OlderThan time.Duration
+}
+
+func (f Filter) matches(q *queue.Queue, item queue.Item, now time.Time) bool {
+	if !strings.Contains(item.Error, f.Error) {
+		return false
+	}
+	m := item.Message
+	if m == nil { // it was removed from the store
+		return f.Type == "" && f.Key == "" && f.OlderThan == 0
+	}
+	return (f.Type == "" || m.Type == f.Type) && (f.Key == "" || m.Stream == q.Category().Stream(f.Key)) && (f.OlderThan == 0 || now.Sub(m.Time) >= f.OlderThan)
+}
+
+// Items returns the items that match and that the action can change: by state, and then in order of
+// position. It reads them in pages, each item once, so one that changes its state meanwhile may be
+// missing.
+func Items(ctx context.Context, q *queue.Queue, action Action, f Filter) iter.Seq2[queue.Item, error] {
+	return func(yield func(queue.Item, error) bool) {
+		states, err := f.states(action)
+		var status queue.Status
+		if err == nil && f.OlderThan > 0 {
+			status, err = q.Status(ctx) // for the time of the store
+		}
+		if err != nil {
+			yield(queue.Item{}, err)
+			return
+		}
+		for _, state := range states {
+			for from := messagestore.GlobalPosition(0); ; {
+				page, err := q.Items(ctx, state, from, queuing.MaxItems)
+				if err != nil {
+					yield(queue.Item{}, err)
+					return
+				}
+				for _, item := range page {
+					if from = item.Position + 1; f.matches(q, item, status.Time) && !yield(item, nil) {
+						return
+					}
+				}
+				if len(page) == 0 {
+					break
+				}
+			}
+		}
+	}
+}
+
+func (f Filter) states(action Action) ([]queue.State, error) {
+	known, ok := actions[action]
+	switch {
+	case !ok:
+		return nil, messagestore.NewInvalidError("action", string(action), "must be retry, drop or cancel")
+	case f.OlderThan < 0:
+		return nil, messagestore.NewInvalidError("OlderThan", f.OlderThan, "must not be negative")
+	case f.State == "":
+		return known.states, nil
+	case !slices.Contains(known.states, f.State):
+		return nil, messagestore.NewInvalidError("State", string(f.State), fmt.Sprintf("must be one of %v for %s", known.states, action))
+	}
+	return []queue.State{f.State}, nil
+}
+
+// A Group is the items that have the same error but for the numbers and names in it.
+type Group struct {
+	Error    string // of the newest
+	Count    int
+	Oldest   time.Time // when its message was written, and zero for one that was removed
+	Newest   time.Time
+	Position messagestore.GlobalPosition // of the newest
+}
+
+// Groups groups items by their error, the largest group first. Of an error it compares the first
+// line, without digits, and without words that have a digit, such as ids.
+func Groups(items iter.Seq2[queue.Item, error]) ([]Group, error) {
+	by := map[string]*Group{}
+	for item, err := range items {
+		if err != nil {
+			return nil, err
+		}
+		kind := kindOf(item.Error)
+		g := by[kind]
+		if g == nil {
+			g = &Group{}
+			by[kind] = g
+		}
+		var written time.Time
+		if item.Message != nil {
+			written = item.Message.Time
+		}
+		if g.Count++; g.Count == 1 || written.Before(g.Oldest) {
+			g.Oldest = written
+		}
+		if g.Count == 1 || !written.Before(g.Newest) {
+			g.Newest, g.Error, g.Position = written, item.Error, item.Position
+		}
+	}
+	groups := make([]Group, 0, len(by))
+	for _, g := range by {
+		groups = append(groups, *g)
+	}
+	slices.SortFunc(groups, func(a, b Group) int {
+		return cmp.Or(b.Count-a.Count, strings.Compare(a.Error, b.Error), cmp.Compare(a.Position, b.Position))
+	})
+	return groups, nil
+}
+
+func kindOf(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	words := strings.Fields(line)
+	for i, word := range words {
+		if strings.ContainsAny(word, "0123456789") {
+			words[i] = "#"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// ChangeOpts are for [Change].
+type ChangeOpts struct {
+	// Reason is for the log of each item: at most 255 bytes.
+	Reason string
+
+	// Rate is how many items are changed in a second.
+	//
+	// Defaults to 0: as fast as the store does it.
+	Rate float64
+
+	// Progress is called after each step of up to 1,000 items with how many were changed so far.
+	//
+	// Defaults to nil.
+	Progress func(changed int)
+}
+
+// Change changes the items that match, in steps, and returns how many it has changed, also with an
+// error: you may call it again for the others. It changes each item once, also one that fails again
+// while the call lasts.
+func Change(ctx context.Context, q *queue.Queue, action Action, f Filter, opts *ChangeOpts) (changed int, err error) {
+	if opts == nil {
+		opts = &ChangeOpts{}
+	}
+	if opts.Rate < 0 || math.IsNaN(opts.Rate) {
+		return 0, messagestore.NewInvalidError("Rate", opts.Rate, "must not be negative")
+	}
+	most := queuing.MaxItems
+	if opts.Rate > 0 && opts.Rate < float64(most) {
+		most = max(1, int(opts.Rate))
+	}
+	began, tried := time.Now(), 0
+	step := make([]messagestore.GlobalPosition, 0, most)
+	flush := func() error {
+		if len(step) == 0 {
+			return nil
+		}
+		if opts.Rate > 0 {
+			if err := outage.Wait(ctx, time.Until(began.Add(time.Duration(float64(tried)/opts.Rate*float64(time.Second))))); err != nil {
+				return err
+			}
+		}
+		done, err := actions[action].does(q, ctx, opts.Reason, step...)
+		if err != nil {
+			return err
+		}
+		changed += len(done)
+		tried += len(step)
+		step = step[:0]
+		if opts.Progress != nil {
+			opts.Progress(changed)
+		}
+		return nil
+	}
+	seen := map[messagestore.GlobalPosition]bool{} // a retried item may be met in another state
+	for item, err := range Items(ctx, q, action, f) {
+		if err != nil {
+			return changed, err
+		}
+		if seen[item.Position] {
+			continue
+		}
+		seen[item.Position] = true
+		if step = append(step, item.Position); len(step) == most {
+			if err := flush(); err != nil {
+				return changed, err
+			}
+		}
+	}
+	err = flush()
+	return changed, err
+}
