@@ -1,6 +1,5 @@
-// Package operate finds items of queues by what is wrong with them, and changes many in one call.
-// The items of a queue of sagas are sagas, and those of a queue of parked messages are the messages
-// that a consumer gave up on.
+// Package operate finds items of queues and sagas by what is wrong with them, and changes many in
+// one call. The items of a queue of parked messages are the messages that a consumer gave up on.
 //
 //	all := operate.Filter{Error: "connection refused"}
 //	groups, err := operate.Groups(operate.Items(ctx, mail, operate.Retry, all))
@@ -11,7 +10,6 @@
 package operate
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -120,108 +118,76 @@ func (f Filter) states(action Action) ([]queue.State, error) {
 	return []queue.State{f.State}, nil
 }
 
-// A Group is the items that have the same error but for the numbers and names in it.
-type Group struct {
-	Error    string // of the newest
-	Count    int
-	Oldest   time.Time // when its message was written, and zero for one that was removed
-	Newest   time.Time
-	Position messagestore.GlobalPosition // of the newest
-}
-
-// Groups groups items by their error, the largest group first. Of an error it compares the first
-// line, without digits, and without words that have a digit, such as ids.
-func Groups(items iter.Seq2[queue.Item, error]) ([]Group, error) {
-	by := map[string]*Group{}
-	for item, err := range items {
-		if err != nil {
-			return nil, err
-		}
-		kind := kindOf(item.Error)
-		g := by[kind]
-		if g == nil {
-			g = &Group{}
-			by[kind] = g
-		}
-		var written time.Time
-		if item.Message != nil {
-			written = item.Message.Time
-		}
-		if g.Count++; g.Count == 1 || written.Before(g.Oldest) {
-			g.Oldest = written
-		}
-		if g.Count == 1 || !written.Before(g.Newest) {
-			g.Newest, g.Error, g.Position = written, item.Error, item.Position
-		}
-	}
-	groups := make([]Group, 0, len(by))
-	for _, g := range by {
-		groups = append(groups, *g)
-	}
-	slices.SortFunc(groups, func(a, b Group) int {
-		return cmp.Or(b.Count-a.Count, strings.Compare(a.Error, b.Error), cmp.Compare(a.Position, b.Position))
-	})
-	return groups, nil
-}
-
-func kindOf(text string) string {
-	line, _, _ := strings.Cut(text, "\n")
-	words := strings.Fields(line)
-	for i, word := range words {
-		if strings.ContainsAny(word, "0123456789") {
-			words[i] = "#"
-		}
-	}
-	return strings.Join(words, " ")
-}
-
-// ChangeOpts are for [Change].
+// ChangeOpts are for [Change] and [ChangeSagas]. Nil means the defaults.
 type ChangeOpts struct {
-	// Reason is for the log of each item: at most 255 bytes.
+	// Reason is for the log of each item, at most 255 bytes. A saga needs one, of 1 to 500 bytes.
 	Reason string
 
-	// Rate is how many items are changed in a second.
+	// Rate is how many are changed in a second.
 	//
 	// Defaults to 0: as fast as the store does it.
 	Rate float64
 
-	// Progress is called after each step of up to 1,000 items with how many were changed so far.
+	// Progress is called after each step of up to 1,000 items, or each saga, with how many were
+	// changed so far.
 	//
 	// Defaults to nil.
 	Progress func(changed int)
+}
+
+func (o *ChangeOpts) checked() (*ChangeOpts, error) {
+	if o == nil {
+		return &ChangeOpts{}, nil
+	}
+	if o.Rate < 0 || math.IsNaN(o.Rate) {
+		return nil, messagestore.NewInvalidError("Rate", o.Rate, "must not be negative")
+	}
+	return o, nil
+}
+
+// A pacer keeps a rate.
+type pacer struct {
+	rate  float64
+	began time.Time
+	n     int
+}
+
+// wait waits until the next n may be changed.
+func (p *pacer) wait(ctx context.Context, n int) error {
+	if p.rate > 0 {
+		if err := outage.Wait(ctx, time.Until(p.began.Add(time.Duration(float64(p.n)/p.rate*float64(time.Second))))); err != nil {
+			return err
+		}
+	}
+	p.n += n
+	return nil
 }
 
 // Change changes the items that match, in steps, and returns how many it has changed, also with an
 // error: you may call it again for the others. It changes each item once, also one that fails again
 // while the call lasts.
 func Change(ctx context.Context, q *queue.Queue, action Action, f Filter, opts *ChangeOpts) (changed int, err error) {
-	if opts == nil {
-		opts = &ChangeOpts{}
-	}
-	if opts.Rate < 0 || math.IsNaN(opts.Rate) {
-		return 0, messagestore.NewInvalidError("Rate", opts.Rate, "must not be negative")
+	if opts, err = opts.checked(); err != nil {
+		return 0, err
 	}
 	most := queuing.MaxItems
 	if opts.Rate > 0 && opts.Rate < float64(most) {
 		most = max(1, int(opts.Rate))
 	}
-	began, tried := time.Now(), 0
+	pace := pacer{opts.Rate, time.Now(), 0}
 	step := make([]messagestore.GlobalPosition, 0, most)
 	flush := func() error {
 		if len(step) == 0 {
 			return nil
 		}
-		if opts.Rate > 0 {
-			if err := outage.Wait(ctx, time.Until(began.Add(time.Duration(float64(tried)/opts.Rate*float64(time.Second))))); err != nil {
-				return err
-			}
+		if err := pace.wait(ctx, len(step)); err != nil {
+			return err
 		}
 		done, err := actions[action].does(q, ctx, opts.Reason, step...)
 		if err != nil {
 			return err
 		}
 		changed += len(done)
-		tried += len(step)
 		step = step[:0]
 		if opts.Progress != nil {
 			opts.Progress(changed)

@@ -467,7 +467,7 @@ func (c matchingItems) run(ctx context.Context, a *app, with withQueue, action o
 			if err != nil {
 				return err
 			}
-			return a.printGroups(q, did, groups)
+			return a.printGroups("item", fields{"queue", q.Name()}, groups)
 		}
 		progress := a.progress()
 		changed, err := operate.Change(ctx, q, action, f, &operate.ChangeOpts{Reason: reason, Rate: c.Rate, Progress: func(changed int) {
@@ -483,14 +483,19 @@ func (c matchingItems) run(ctx context.Context, a *app, with withQueue, action o
 	})
 }
 
-func (a *app) printGroups(q *queue.Queue, did string, groups []operate.Group) error {
+// printGroups prints what a command would change.
+func (a *app) printGroups(what string, in fields, groups []operate.Group) error {
 	count := 0
+	a.out.table(">count", "oldest", "newest", what, "error")
 	for _, g := range groups {
 		count += g.Count
-		a.out.row(fields{"queue", q.Name(), "count", g.Count, "oldest?", g.Oldest, "newest?", g.Newest, "position", g.Position, "error?", g.Error},
-			number(g.Count, "item"), "oldest", g.Oldest, "like", g.Position, shorten(g.Error))
+		var newest any = g.Position
+		if g.ID != "" {
+			newest = visible(g.ID)
+		}
+		a.out.row(append(in[:len(in):len(in)], "count", g.Count, "oldest?", g.Oldest, "newest?", g.Newest, what, newest, "error?", g.Error), g.Count, g.Oldest, g.Newest, newest, shorten(g.Error))
 	}
-	a.nothing("%s would be %s", number(count, "item"), did)
+	a.nothing("%s would be changed", number(count, what))
 	return nil
 }
 

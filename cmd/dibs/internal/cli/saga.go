@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/saga"
 )
 
@@ -208,12 +209,67 @@ func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// sagaChange is a change of one saga.
+// sagaChange is a change of one saga, or of all that match.
 type sagaChange struct {
-	aSaga
+	Category messagestore.Category `arg:"" help:"The category of the saga, like booking:saga."`
+	ID       string                `arg:"" optional:"" help:"The saga's id, as it was started with."`
 
-	Reason string `required:"" placeholder:"TEXT" help:"The reason, which stays in the saga: at most 500 bytes."`
+	Reason string `placeholder:"TEXT" help:"The reason, which stays in the saga: at most 500 bytes. Needed, but for --dry-run."`
 	By     string `placeholder:"NAME" help:"The operator's name, which stays too. Defaults to $USER, or else operator."`
+
+	All        bool          `help:"All sagas in the state."`
+	State      string        `placeholder:"STATE" enum:"running,compensating,suspended,open," default:"" help:"Those that are running, compensating, suspended or open, which is all of these. Defaults to suspended for resume and resolve, and to open for others."`
+	Error      string        `placeholder:"TEXT" help:"Those whose reason, or the error of whose step, has this text."`
+	Definition string        `placeholder:"NAME" help:"Those of this definition."`
+	OlderThan  time.Duration `placeholder:"DURATION" help:"Those that were started longer ago, like 36h."`
+	DryRun     bool          `help:"Change nothing: print how many there are, by error."`
+	Rate       float64       `placeholder:"N" help:"Change at most N sagas a second."`
+}
+
+func (c *sagaChange) many() bool {
+	return c.All || c.State != "" || c.Error != "" || c.Definition != "" || c.OlderThan != 0
+}
+
+// runMany changes the sagas that match, or prints how many there are.
+func (c *sagaChange) runMany(ctx context.Context, a *app, doing string) error {
+	state := c.State
+	switch {
+	case state == "open", state == "" && doing != "resume" && doing != "resolve":
+		state = ""
+	case state == "":
+		state = string(saga.StateSuspended)
+	}
+	f := operate.SagaFilter{State: saga.State(state), Error: c.Error, Definition: c.Definition}
+	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, store *messagestore.Store) error {
+		if store == nil {
+			return nil
+		}
+		if c.OlderThan != 0 {
+			now, err := store.Now(ctx)
+			if err != nil {
+				return err
+			}
+			f.StartedBefore = now.Add(-c.OlderThan)
+		}
+		if c.DryRun {
+			groups, err := operate.SagaGroups(operate.Sagas(ctx, o, f))
+			if err != nil {
+				return err
+			}
+			return a.printGroups("saga", fields{"category", c.Category}, groups)
+		}
+		progress := a.progress()
+		changed, err := operate.ChangeSagas(ctx, o, sagaChanges[doing], f, &operate.ChangeOpts{Reason: c.Reason, Rate: c.Rate, Progress: func(changed int) {
+			progress.tell("%s of %s so far", doing, number(changed, "saga"))
+		}})
+		if err != nil && changed > 0 {
+			err = fmt.Errorf("%s of %s is recorded; run it again for the others: %w", doing, number(changed, "saga"), err)
+		}
+		if err != nil {
+			return err
+		}
+		return a.out.tell(fields{"category", c.Category, "did", doing, "count", changed}, "%s of %s is recorded", doing, number(changed, "saga"))
+	})
 }
 
 // sagaChanges are the changes, by their commands.
@@ -228,6 +284,16 @@ func (c *sagaChange) Run(ctx context.Context, a *app, command *kong.Context) err
 }
 
 func (c *sagaChange) run(ctx context.Context, a *app, doing string) error {
+	switch {
+	case c.Reason == "" && !c.DryRun:
+		return usage("give --reason: why, for the saga's history")
+	case c.ID != "" && (c.many() || c.DryRun || c.Rate != 0):
+		return usage("give either an id, or what the sagas have in common")
+	case c.many():
+		return c.runMany(ctx, a, doing)
+	case c.ID == "":
+		return usage("which saga? Give its id, or --all, --state, --error, --definition or --older-than")
+	}
 	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, _ *messagestore.Store) error {
 		was, err := sagaChanges[doing](o, ctx, c.ID, c.Reason)
 		if err != nil {
