@@ -185,14 +185,15 @@ func (q *Queue) together(group []*part) {
 			t.Finishes = append(t.Finishes, p.take.Finishes...)
 		}
 	}
-	ctx, cancel := context.WithCancel(main.ctx)
+	ctx := main.ctx
 	if limit := takeTimeout; main.takes() || len(group) > 1 {
 		if !main.takes() {
 			limit = sharedTimeout
 		}
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(main.ctx), limit)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
 	}
-	defer cancel()
 	var taken queuing.Taken
 	err := calling.Call(func() (err error) {
 		taken, err = q.driver.QueueTake(ctx, t)

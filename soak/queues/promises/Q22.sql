@@ -5,8 +5,7 @@ from lines l join given g on g.position = l.position and g.version = l.n join re
 where l.what = 'e'
 	and not exists (select 1 from told t where t.position = g.position and t.version = g.version)
 	and g.ended < g.at + g.lease and r.ended < g.at + g.lease
-	-- A client that has no answer asks again to give back what that had, and may get others.
-	and not (r.answer <> 'ok' and (r.ended + x.hang_up > g.at or exists (select 1 from resumed s where s.session = g.session)))
+	and not (r.answer <> 'ok' and r.ended + x.hang_up > g.at)
 	-- It was not given back in time, on a machine that is busy.
 	and not exists (select 1 from ends e where e.position = g.position and e.version = g.version and e.at < g.at + g.lease)
 	and not exists (select 1 from calls b where b.call = 'leave' and b.asked ->> 'session' = g.session and b.at < g.at + g.lease)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -493,7 +494,7 @@ func (a *app) printGroups(what string, in fields, groups []operate.Group) error 
 		if g.ID != "" {
 			newest = visible(g.ID)
 		}
-		a.out.row(append(in[:len(in):len(in)], "count", g.Count, "oldest?", g.Oldest, "newest?", g.Newest, what, newest, "error?", g.Error), g.Count, g.Oldest, g.Newest, newest, shorten(g.Error))
+		a.out.row(append(slices.Clip(in), "count", g.Count, "oldest?", g.Oldest, "newest?", g.Newest, what, newest, "error?", g.Error), g.Count, g.Oldest, g.Newest, newest, shorten(g.Error))
 	}
 	a.nothing("%s would be changed", number(count, what))
 	return nil
