@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/serve/internal/gather"
 )
 
 // A Listen says where a server listens, and for whom.
@@ -119,13 +118,12 @@ func (s *Server) Run(ctx context.Context, l Listen) error {
 	server := &http.Server{
 		Handler: s.Handler(), Protocols: &protocols, TLSConfig: config,
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: frameTimeout},
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", l.Address)
 	if err != nil {
 		return fmt.Errorf("serve: %w", err)
 	}
-	listener = gather.Listener(listener, frameTimeout)
 	servers := []*http.Server{server}
 	var group errgroup.Group
 	if l.Admin != "" {

@@ -32,7 +32,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
 	"github.com/dibs-go/dibs/serve/gen/dibs/v1/dibsv1connect"
-	"github.com/dibs-go/dibs/serve/internal/gather"
 )
 
 // A Config configures a [Client]. nil means the defaults.
@@ -92,7 +91,8 @@ func New(address string, config *Config) (*Client, error) {
 	}
 	c := &Client{transport: &http.Transport{
 		Protocols: &http.Protocols{}, TLSClientConfig: config.TLS, TLSHandshakeTimeout: dialTimeout, Proxy: http.ProxyFromEnvironment,
-		DialContext: dial, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		HTTP2:       &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}}
 	c.transport.Protocols.SetHTTP2(u.Scheme == "https")
 	c.transport.Protocols.SetUnencryptedHTTP2(u.Scheme == "http")
@@ -114,14 +114,6 @@ func New(address string, config *Config) (*Client, error) {
 
 // Close ends the connections that no call uses.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
-
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return gather.Conn(c, pingAfter+pingTimeout), nil
-}
 
 func isLocal(host string) bool { return host == "localhost" || host == "127.0.0.1" || host == "::1" }
 
