@@ -26,7 +26,7 @@ import (
 var (
 	// ErrLost is returned when you end a delivery that had already ended. It is also the cause with
 	// which a handler's context is cancelled.
-	ErrLost = errors.New("the delivery is lost: the item was given to another worker, or changed by an operator")
+	ErrLost = errors.New("the delivery is lost: its lease is over, or an operator changed the item")
 
 	// ErrAbandoned is returned by [Run] if handlers did not return in time. Their goroutines may go
 	// on.
