@@ -69,9 +69,8 @@ func (f Filter) matches(q *queue.Queue, item queue.Item, now time.Time) bool {
 	return (f.Type == "" || m.Type == f.Type) && (f.Key == "" || m.Stream == q.Category().Stream(f.Key)) && (f.OlderThan == 0 || now.Sub(m.Time) >= f.OlderThan)
 }
 
-// Items returns the items that match and that the action can change: by state, and then in order of
-// position. It reads them in pages, each item once, so one that changes its state meanwhile may be
-// missing.
+// Items returns the items that match and that the action can change, by state and then in order of
+// position. It reads them in pages, so it may miss an item whose state changes during the call.
 func Items(ctx context.Context, q *queue.Queue, action Action, f Filter) iter.Seq2[queue.Item, error] {
 	return func(yield func(queue.Item, error) bool) {
 		states, err := f.states(action)

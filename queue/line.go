@@ -17,9 +17,9 @@ import (
 const receivePoll = 250 * time.Millisecond
 
 // A line is where the calls of Receive that wait stand, in the order in which they came. Only the
-// first asks the store, in its own goroutine, also for calls behind it; when it returns, the next is
-// the first. So any number of waiting calls costs the store as much as one. The first stands in the queue's own line, which
-// decides between processes, and leaves its place there to the next.
+// first asks the store, in its own goroutine and for the calls behind it too. When it returns, the
+// next is the first. So any number of waiting calls costs the store as much as one. The first stands
+// in the queue's own line, which decides between processes, and leaves its place there to the next.
 type line struct {
 	mu    sync.Mutex
 	calls list.List     // of *place

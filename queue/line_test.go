@@ -324,7 +324,7 @@ func TestCallsForOtherTimesKeepTheirPlaces(t *testing.T) {
 	})
 }
 
-// A failure of the store is told to all that it was asked for, and leaves nothing out.
+// When the store fails, each caller of the call gets its error, and no item stays reserved.
 func TestALostAnswerForManyLeavesNothingOut(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
 		answers := wait(t.Context(), q, 5, queue.ReceiveOpts{Wait: 10 * time.Minute})

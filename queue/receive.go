@@ -96,7 +96,7 @@ func (q *Queue) SettleAndReceive(ctx context.Context, settlements []Settlement, 
 		err = errors.Join(err, messagestore.NewInvalidError("Attempt", opts.Attempt, "must be 0 without an ID"))
 	}
 	if opts.RepeatOnly && (opts.Attempt == 0 || opts.Wait != 0) {
-		err = errors.Join(err, messagestore.NewInvalidError("RepeatOnly", true, "needs an Attempt of 1 or more, and no Wait"))
+		err = errors.Join(err, messagestore.NewInvalidError("RepeatOnly", true, "must come with an Attempt of 1 or more, and without a Wait"))
 	}
 	if err == nil {
 		err = ctx.Err()

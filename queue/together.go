@@ -224,7 +224,7 @@ func (q *Queue) together(group []*part) {
 			p.taken.Items, items = items[:n:n], items[n:]
 		}
 	}
-	for _, p := range slices.Backward(group) { // whoever waits behind the first is told before it leaves
+	for _, p := range slices.Backward(group) { // the first in line is told last, because it leaves the line then
 		close(p.done)
 		if p.served != nil && (err != nil || len(p.taken.Items) > 0) {
 			p.served <- struct{}{}

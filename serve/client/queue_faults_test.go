@@ -261,9 +261,8 @@ func TestALostAnswerIsTakenUp(t *testing.T) {
 	require.Zero(t, jobs[0].Failures)
 }
 
-// A worker that stops gives back what its last calls have reserved, and leaves all other items
-// alone: one that it reserved and gave back would have an entry in its log, and if the process died
-// meanwhile, a failure.
+// A worker that stops gives back what its last calls have reserved, and reserves no other item: that
+// would leave an entry in the item's log, or a failure if the process died.
 func TestAWorkerThatStopsReservesNothing(t *testing.T) {
 	t.Parallel()
 	store := openStore(t)
