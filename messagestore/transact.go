@@ -162,6 +162,7 @@ func (s *TxStore[Tx]) transactOnce(
 	var writes []StreamWrite
 	var refused, invalid error // refused is f's error, invalid is that of its result
 	written, err = s.driver.Transact(ctx, first, func(ctx context.Context, tx Tx, begun *Message) ([]Append, error) {
+		ctx = calling.WithCaller(ctx, func(c *calling.Caller) { c.Transaction = true })
 		if writes, refused = f(ctx, tx, begun); refused != nil {
 			return nil, refused
 		}

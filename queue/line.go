@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
@@ -219,10 +220,17 @@ func (a *asking) receive(ctx context.Context, wait time.Duration) ([]queuing.Tak
 	if a.repeatOnly {
 		return a.ask(ctx, 0, nil)
 	}
-	if wait == 0 {
-		return a.ask(ctx, a.take.Want, nil)
-	}
 	deadline := time.Now().Add(wait)
+	for wait == 0 || inTransaction(ctx) { // who is first in the line may wait for this transaction's connection
+		items, err := a.ask(ctx, a.take.Want, nil)
+		left := time.Until(deadline)
+		if err != nil || len(items) > 0 || left <= 0 {
+			return items, err
+		}
+		if err := outage.Wait(ctx, min(left, receivePoll)); err != nil {
+			return nil, err
+		}
+	}
 	p := a.enter(ctx, a.take, len(a.take.Finishes)+len(a.take.Resume) > 0)
 	if p == nil { // this does not wait for the others
 		if items, err := a.ask(ctx, 0, nil); err != nil || len(items) > 0 {
@@ -361,7 +369,7 @@ func (a *asking) answered(ctx context.Context, p *part, l *line) ([]queuing.Taki
 			}
 		}
 		unknown := errors.Is(err, messagestore.ErrOutcomeUnknown)
-		if !gone && (p.served == nil || unknown || len(taken.Items) > 0) { // nobody else can have the reserved items, or a place in the line
+		if !gone && (l != nil && p.served == nil || unknown || len(taken.Items) > 0) { // nobody else can have a place in the line, or the reserved items
 			a.source.Leave(ctx, t.Session, time.Now().Add(work.LeaveTimeout))
 		}
 		return nil, err

@@ -65,8 +65,10 @@ type Settlement struct {
 //
 // If several settlements are of one item, Settle makes several calls of the store. While a call for
 // Receive or Settle of this Queue is under way, others wait, and then go together in one: each has
-// its own outcomes, and an error of the store is the error of each. If ctx ends before the call
-// began, nothing was sent; the error matches [messagestore.ErrOutcomeUnknown] if it may have been.
+// its own outcomes, and an error of the store is the error of each. A call in the function of
+// [messagestore.TxStore.Transact], with its context, goes by itself, so that it never waits for one
+// that waits for the transaction. If ctx ends before the call began, nothing was sent; the error
+// matches [messagestore.ErrOutcomeUnknown] if it may have been.
 func (q *Queue) Settle(ctx context.Context, settlements ...Settlement) ([]error, error) {
 	if err := q.use(); err != nil {
 		return nil, err

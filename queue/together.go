@@ -31,7 +31,8 @@ const (
 // calls are the calls of the store that a queue's callers make. One is under way at a time, and what
 // comes meanwhile goes together in the next one: the ends of all deliveries, and the takes of items.
 // Each caller has its own answer, and an error of the store is the answer of each. A call that comes
-// alone goes at once. It has a goroutine while a call is under way.
+// alone goes at once, and so does a call in the function of a transaction, by itself: the one under way
+// may wait for that function's connection. It has a goroutine while a call is under way.
 type calls struct {
 	mu      sync.Mutex
 	waiting []*part
@@ -82,9 +83,17 @@ func (p *part) ended() bool {
 	}
 }
 
+// inTransaction reports whether ctx belongs to the function of a transaction of the store.
+func inTransaction(ctx context.Context) bool { return calling.CallerOf(ctx).Transaction }
+
 // begin has parts go in the next call, which begins now if none is under way. A repeated call goes
 // now: the call under way may be of its earlier attempt.
 func (q *Queue) begin(parts ...*part) {
+	if inTransaction(parts[0].ctx) {
+		parts[0].alone = true
+		go q.together(parts)
+		return
+	}
 	c := &q.calls
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -331,3 +331,18 @@ func TestCallersAtOnceHaveTheirOwnAnswers(t *testing.T) {
 		require.Zero(t, status.Out+status.Later+status.Dead)
 	})
 }
+
+// A call that the store has refused reserved nothing, so there is nothing to give back.
+func TestACallThatTheStoreRefusesReturnsAtOnce(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		all := complete(t, q, 1)
+		driver.set(func(string) bool { return true }, nil)
+		began := time.Now()
+
+		_, _, err := q.SettleAndReceive(t.Context(), all, 1, nil)
+
+		require.ErrorIs(t, err, errAway)
+		require.Zero(t, time.Since(began))
+		require.Zero(t, driver.calls("leave"))
+	})
+}

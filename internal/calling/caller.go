@@ -12,6 +12,10 @@ type Caller struct {
 	// them wait for the callers that hold all of these.
 	Upkeep bool
 
+	// Transaction marks calls in the function of a transaction of the store. It holds a connection
+	// until it returns, so these calls do not wait for others, who may wait for that connection.
+	Transaction bool
+
 	Job     any // package queue's value about the job of a handler
 	Step    any // package saga's value about the step
 	Request any // package idempotency's value about the request
