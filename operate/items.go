@@ -1,5 +1,8 @@
-// Package operate finds items of queues and sagas by what is wrong with them, and changes many in
-// one call. The items of a queue of parked messages are the messages that a consumer gave up on.
+// Package operate is for people who run a store: what dibs prints is made of it.
+//
+// [Story] tells what the store knows of one stream or key. [Items] and [Sagas] find items of queues
+// and sagas by what is wrong with them, and [Change] and [ChangeSagas] change many in one call. The
+// items of a queue of parked messages are the messages that a consumer gave up on.
 //
 //	all := operate.Filter{Error: "connection refused"}
 //	groups, err := operate.Groups(operate.Items(ctx, mail, operate.Retry, all))

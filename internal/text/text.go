@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Max is the length of a text in bytes before it is cut.
@@ -92,3 +93,31 @@ func Word(s string) string {
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
+
+// Cut cuts a text that is longer than most characters.
+func Cut(most int, s string) string {
+	n := 0
+	for i := range s {
+		if n == most-1 && utf8.RuneCountInString(s[i:]) > 1 {
+			return s[:i] + "…"
+		}
+		n++
+	}
+	return s
+}
+
+// Number returns a count with what is counted: "1 message", "2 messages". If the plural is not
+// made with an s, of has both, as in "item is|items are".
+func Number[N ~int | ~int64](n N, of string) string {
+	one, many, irregular := strings.Cut(of, "|")
+	if !irregular {
+		many = one + "s"
+	}
+	if n == 1 {
+		many = one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// Time returns a time in UTC with microseconds. It is always as long, so texts sort as times do.
+func Time(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/messagedb"
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 // A migrateAdoptCommand is dibs migrate adopt: it moves the messages of message-db to this store,
@@ -112,18 +113,18 @@ func adoptionFields(d *messagedb.Adoption) fields {
 
 // printAdoption tells of an adoption below the migrations.
 func (a *app) printAdoption(d *messagedb.Adoption) {
-	style, text := green, fmt.Sprintf("%s  %d messages of message-db %s", timeText(d.SwitchedAt), d.Messages, d.Version)
+	style, says := green, fmt.Sprintf("%s  %d messages of message-db %s", text.Time(d.SwitchedAt), d.Messages, d.Version)
 	switch {
 	case d.State == messagedb.Adopting:
 		style = yellow
-		text = fmt.Sprintf("%d of %d messages of message-db %s are copied; message-db is the store until dibs migrate adopt is done", d.Copied, max(d.Found, d.Copied), d.Version)
+		says = fmt.Sprintf("%d of %d messages of message-db %s are copied; message-db is the store until dibs migrate adopt is done", d.Copied, max(d.Found, d.Copied), d.Version)
 	case d.State == messagedb.Undone:
 		style = yellow
-		text = timeText(d.UndoneAt) + "  message-db is the store again"
+		says = text.Time(d.UndoneAt) + "  message-db is the store again"
 	case d.HasOld:
-		text += "; message_store_before_dibs is still there"
+		says += "; message_store_before_dibs is still there"
 	}
-	a.out.row(adoptionFields(d), "adoption", in(style, d.State), in(dim, text))
+	a.out.row(adoptionFields(d), "adoption", in(style, d.State), in(dim, says))
 }
 
 // aboutAdoption is the doctor's finding about an adoption.
@@ -134,12 +135,12 @@ func aboutAdoption(d *messagedb.Adoption) Finding {
 		f.Says = fmt.Sprintf("message-db is the store, and is being adopted: %d of %d messages are copied", d.Copied, max(d.Found, d.Copied))
 		f.Advice += " to go on, or with --undo to give it up"
 	case d.State == messagedb.Undone:
-		f.Says = "message-db is the store again: its adoption was undone " + timeText(d.UndoneAt)
+		f.Says = "message-db is the store again: its adoption was undone " + text.Time(d.UndoneAt)
 		f.Advice += " to adopt it once more"
 	case d.HasOld:
-		f.Verdict, f.Says, f.Advice = VerdictOK, "message-db was adopted "+timeText(d.SwitchedAt)+"; message_store_before_dibs is still there", ""
+		f.Verdict, f.Says, f.Advice = VerdictOK, "message-db was adopted "+text.Time(d.SwitchedAt)+"; message_store_before_dibs is still there", ""
 	default:
-		f.Verdict, f.Says, f.Advice = VerdictOK, "message-db was adopted "+timeText(d.SwitchedAt), ""
+		f.Verdict, f.Says, f.Advice = VerdictOK, "message-db was adopted "+text.Time(d.SwitchedAt), ""
 	}
 	return f
 }
@@ -170,7 +171,7 @@ func inTheWay(obstacles []messagedb.Obstacle) error {
 	if len(obstacles) == 0 {
 		return nil
 	}
-	return &obstaclesError{number(len(obstacles), "thing is in the way|things are in the way"), &messagedb.CannotAdoptError{Obstacles: obstacles}, true}
+	return &obstaclesError{text.Number(len(obstacles), "thing is in the way|things are in the way"), &messagedb.CannotAdoptError{Obstacles: obstacles}, true}
 }
 
 // An obstaclesError is shorter than the error it wraps, which may be pages.
@@ -206,9 +207,9 @@ func (a *app) printAdoptionRows(p *messagedb.Plan, obstacles []string) {
 	switch {
 	case p.State == nil:
 	case p.State.State == messagedb.Undone:
-		add("begun", "%s, and undone %s: it begins anew", timeText(p.State.StartedAt), timeText(p.State.UndoneAt))
+		add("begun", "%s, and undone %s: it begins anew", text.Time(p.State.StartedAt), text.Time(p.State.UndoneAt))
 	default:
-		add("begun", "%s, %d messages are copied", timeText(p.State.StartedAt), p.State.Copied)
+		add("begun", "%s, %d messages are copied", text.Time(p.State.StartedAt), p.State.Copied)
 	}
 	if p.Sample > 0 {
 		add("needs", "%s of disk, and about as much of write-ahead log", sizeText(p.NeedBytes))

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -27,7 +28,7 @@ func (a *app) warnOfReaders(ctx context.Context, store *messagestore.Store, cate
 			continue
 		}
 		a.warn("dibs: consumer %s of %s has not read %s yet, from %d on, and misses messages removed before it reads them",
-			status.Name, category, number(status.Lag, "message"), status.Position)
+			status.Name, category, text.Number(status.Lag, "message"), status.Position)
 	}
 }
 

@@ -7,31 +7,13 @@ import (
 	"strings"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 )
-
-// noCategory says that no stream of the store is of a category: its name is wrong, or nothing was written to it yet.
-func noCategory(category messagestore.Category) error {
-	return hinted(notFound("there is no category %s in this store: no stream is of it", shorten(visible(string(category)))),
-		"is the name right? See those that there are with: dibs report categories")
-}
-
-// requireCategory returns that error if no stream of the store is of category, unless none is named. A command that found
-// nothing in a category asks, so that a misspelt name does not look like a good answer.
-func requireCategory(ctx context.Context, store *messagestore.Store, category messagestore.Category) error {
-	if category == "" {
-		return nil
-	}
-	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, Limit: 1})
-	if err == nil && len(page.Messages) == 0 && !page.More {
-		return noCategory(category)
-	}
-	return err
-}
 
 // notFoundIn returns err, or that its category is not there in place of what was looked for.
 func notFoundIn(ctx context.Context, store *messagestore.Store, category messagestore.Category, err error) error {
 	if store != nil && errors.Is(err, messagestore.ErrNotFound) {
-		if missing := requireCategory(ctx, store, category); missing != nil {
+		if missing := operate.RequireCategory(ctx, store, category); missing != nil {
 			return missing
 		}
 	}

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/operate"
+	consumers "github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 )
 
 // A consumersCommand is dibs consumers: it shows where consumers are, resets, pauses and resumes
@@ -29,22 +31,22 @@ type aConsumer struct {
 }
 
 // withConsumer calls f with a consumer that there may be.
-func (a *app) withConsumer(ctx context.Context, c aConsumer, f func(store *messagestore.Store, target *operate.Target) error) error {
-	if err := operate.CheckConsumer(c.Category, c.Name); err != nil {
+func (a *app) withConsumer(ctx context.Context, c aConsumer, f func(store *messagestore.Store, target *consumers.Target) error) error {
+	if err := consumers.CheckConsumer(c.Category, c.Name); err != nil {
 		return err
 	}
 	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
-		return f(store, operate.Consumer(store, c.Category, c.Name))
+		return f(store, consumers.Consumer(store, c.Category, c.Name))
 	})
 }
 
 // status returns where the consumer is.
-func (c aConsumer) status(ctx context.Context, store *messagestore.Store) (operate.Status, error) {
-	all, err := operate.Consumers(ctx, store, c.Category)
+func (c aConsumer) status(ctx context.Context, store *messagestore.Store) (consumers.Status, error) {
+	all, err := consumers.Consumers(ctx, store, c.Category)
 	if err != nil {
-		return operate.Status{}, err
+		return consumers.Status{}, err
 	}
-	unknown, foreign := &operate.UnknownConsumerError{Category: c.Category, Name: c.Name}, false
+	unknown, foreign := &consumers.UnknownConsumerError{Category: c.Category, Name: c.Name}, false
 	for _, s := range all {
 		switch {
 		case s.Foreign && s.Name == c.Name:
@@ -57,16 +59,16 @@ func (c aConsumer) status(ctx context.Context, store *messagestore.Store) (opera
 		}
 	}
 	if foreign {
-		return operate.Status{}, usage("consumer %s of %s is another client's, which Dibs neither moves nor pauses: it writes its positions by itself", c.Name, c.Category)
+		return consumers.Status{}, usage("consumer %s of %s is another client's, which Dibs neither moves nor pauses: it writes its positions by itself", c.Name, c.Category)
 	}
-	return operate.Status{}, unknown
+	return consumers.Status{}, unknown
 }
 
 // statuses returns where the consumers are, of one category or of all.
-func statuses(ctx context.Context, store *messagestore.Store, only messagestore.Category) (all []operate.Status, err error) {
+func statuses(ctx context.Context, store *messagestore.Store, only messagestore.Category) (all []consumers.Status, err error) {
 	categories, err := sideOf(ctx, store, only, "position")
 	for _, category := range categories {
-		found, err := operate.Consumers(ctx, store, category)
+		found, err := consumers.Consumers(ctx, store, category)
 		if err != nil {
 			return all, err
 		}
@@ -92,7 +94,7 @@ func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
 		if len(all) > 0 {
 			return nil
 		}
-		if err := requireCategory(ctx, store, c.Category); err != nil {
+		if err := operate.RequireCategory(ctx, store, c.Category); err != nil {
 			return err
 		}
 		of := ""
@@ -105,7 +107,7 @@ func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
 }
 
 // consumerFields are how a consumer is printed as JSON.
-func consumerFields(s operate.Status, now time.Time) fields {
+func consumerFields(s consumers.Status, now time.Time) fields {
 	var replicas []fields
 	for _, r := range s.Replicas {
 		replicas = append(replicas, fields{
@@ -125,7 +127,7 @@ func consumerFields(s operate.Status, now time.Time) fields {
 }
 
 // failingFields are the failing messages of a consumer.
-func failingFields(s operate.Status) fields {
+func failingFields(s consumers.Status) fields {
 	var failing []fields
 	for _, f := range s.Failing {
 		failing = append(failing, fields{
@@ -137,8 +139,8 @@ func failingFields(s operate.Status) fields {
 }
 
 // failingText tells of a failing message, with the text of its error.
-func failingText(f operate.Failure, text string) string {
-	return fmt.Sprintf("fails at %d, %s %s: attempt %d since %s: %s", f.GlobalPosition, f.Type, placeOf(f.Stream, f.Position), f.Attempts, timeText(f.FirstFailedAt), text)
+func failingText(f consumers.Failure, says string) string {
+	return fmt.Sprintf("fails at %d, %s %s: attempt %d since %s: %s", f.GlobalPosition, f.Type, placeOf(f.Stream, f.Position), f.Attempts, text.Time(f.FirstFailedAt), says)
 }
 
 // atLeast returns a count that may have been cut.
@@ -151,7 +153,7 @@ func atLeast(n int64, more bool) cell {
 }
 
 // printConsumer prints a line for a consumer, for each of its processes, and for each message that fails.
-func (a *app) printConsumer(s operate.Status, now time.Time) {
+func (a *app) printConsumer(s consumers.Status, now time.Time) {
 	if a.JSON {
 		a.out.object(consumerFields(s, now))
 		return
@@ -163,7 +165,7 @@ func (a *app) printConsumer(s operate.Status, now time.Time) {
 	case s.Foreign:
 		parked, note, foreign = "", "foreign", "foreign: "
 	case !s.PausedAt.IsZero():
-		note = in(yellow, "paused since "+timeText(s.PausedAt))
+		note = in(yellow, "paused since "+text.Time(s.PausedAt))
 	}
 	if s.Err != nil || errors.Is(s.PositionErr, consumer.ErrPositionCorrupt) {
 		position = ""
@@ -177,7 +179,7 @@ func (a *app) printConsumer(s operate.Status, now time.Time) {
 		if r.Slots == 0 {
 			position, lag = "", ""
 		}
-		note := in(plain, fmt.Sprintf("%d of %d slots, silent for %s", r.Slots, operate.Slots, ageText(r.Silent)))
+		note := in(plain, fmt.Sprintf("%d of %d slots, silent for %s", r.Slots, consumers.Slots, ageText(r.Silent)))
 		switch {
 		case r.Gone:
 			note = in(red, "gone: "+note.text)
@@ -192,12 +194,12 @@ func (a *app) printConsumer(s operate.Status, now time.Time) {
 		a.out.row(nil, s.Category, name, in(red, failingText(f, f.Error)))
 	}
 	if s.MoreFailing > 0 {
-		a.out.row(nil, s.Category, name, in(red, fmt.Sprintf("and %s that fail", number(s.MoreFailing, "more message"))))
+		a.out.row(nil, s.Category, name, in(red, fmt.Sprintf("and %s that fail", text.Number(s.MoreFailing, "more message"))))
 	}
 }
 
 // behind returns how long the oldest message has waited, by two clocks.
-func behind(s operate.Status, now time.Time) time.Duration {
+func behind(s consumers.Status, now time.Time) time.Duration {
 	if s.Oldest.IsZero() {
 		return 0
 	}
@@ -231,7 +233,7 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 	case c.Position != nil && *c.Position < 0:
 		return usage("--position=%d: must be at least 0", *c.Position)
 	}
-	return a.withConsumer(ctx, c.aConsumer, func(store *messagestore.Store, target *operate.Target) error {
+	return a.withConsumer(ctx, c.aConsumer, func(store *messagestore.Store, target *consumers.Target) error {
 		end, err := store.End(ctx, c.Category)
 		if err != nil {
 			return err
@@ -248,22 +250,22 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 			}
 		}
 		before, err := c.status(ctx, store)
-		unknown := is[*operate.UnknownConsumerError](err)
+		unknown := is[*consumers.UnknownConsumerError](err)
 		switch {
 		case c.New && err == nil:
-			return &operate.KnownConsumerError{Category: c.Category, Name: c.Name}
+			return &consumers.KnownConsumerError{Category: c.Category, Name: c.Name}
 		case unknown && !c.New:
 			return fmt.Errorf("%w; --new lets one begin that has never started", err)
 		case err != nil && !unknown:
 			return err
 		}
 		if to > end { // which a dry run has to say too
-			return &operate.BeyondEndError{Category: c.Category, Position: to, End: end}
+			return &consumers.BeyondEndError{Category: c.Category, Position: to, End: end}
 		}
 		var generation any
 		dry := !c.Yes || c.DryRun
 		if !dry {
-			move := operate.Move{From: before.Position} // of a new consumer to the first generation
+			move := consumers.Move{From: before.Position} // of a new consumer to the first generation
 			if c.New {
 				err = target.Create(ctx, to)
 			} else {
@@ -298,11 +300,11 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 }
 
 // measure counts the messages that a consumer handles again, or that it passes over, when it goes to a position.
-func (c *consumersResetCommand) measure(ctx context.Context, store *messagestore.Store, before operate.Status, to messagestore.GlobalPosition) (again, passed int64, cut bool, err error) {
+func (c *consumersResetCommand) measure(ctx context.Context, store *messagestore.Store, before consumers.Status, to messagestore.GlobalPosition) (again, passed int64, cut bool, err error) {
 	if before.PositionErr != nil {
 		return 0, 0, false, nil //nolint:nilerr // it is told of
 	}
-	q := messagestore.CategoryQuery{Category: c.Category, From: min(before.Position, to), Limit: operate.MaxLag + 1}
+	q := messagestore.CategoryQuery{Category: c.Category, From: min(before.Position, to), Limit: consumers.MaxLag + 1}
 	all, err := store.Count(ctx, q)
 	if err != nil {
 		return 0, 0, false, err
@@ -310,12 +312,12 @@ func (c *consumersResetCommand) measure(ctx context.Context, store *messagestore
 	q.From = max(before.Position, to)
 	rest, err := store.Count(ctx, q)
 	if to < before.Position {
-		return all - rest, 0, all > operate.MaxLag, err
+		return all - rest, 0, all > consumers.MaxLag, err
 	}
-	return 0, all - rest, all > operate.MaxLag, err
+	return 0, all - rest, all > consumers.MaxLag, err
 }
 
-func effectText(before operate.Status, to messagestore.GlobalPosition, again, passed int64, cut bool) string {
+func effectText(before consumers.Status, to messagestore.GlobalPosition, again, passed int64, cut bool) string {
 	least := ""
 	if cut {
 		least = "at least "
@@ -324,9 +326,9 @@ func effectText(before operate.Status, to messagestore.GlobalPosition, again, pa
 	case before.PositionErr != nil:
 		return "with an unknown effect (" + before.PositionErr.Error() + ")"
 	case again > 0 || to < before.Position && cut:
-		return "handling " + least + number(again, "message") + " again"
+		return "handling " + least + text.Number(again, "message") + " again"
 	case passed > 0 || to > before.Position && cut:
-		return "passing over " + least + number(passed, "message")
+		return "passing over " + least + text.Number(passed, "message")
 	}
 	return "which changes nothing for it"
 }
@@ -334,17 +336,17 @@ func effectText(before operate.Status, to messagestore.GlobalPosition, again, pa
 type consumersPauseCommand struct{ aConsumer }
 
 func (c *consumersPauseCommand) Run(ctx context.Context, a *app) error {
-	return a.setConsumerPaused(ctx, c.aConsumer, (*operate.Target).Pause, "paused", "was paused before")
+	return a.setConsumerPaused(ctx, c.aConsumer, (*consumers.Target).Pause, "paused", "was paused before")
 }
 
 type consumersResumeCommand struct{ aConsumer }
 
 func (c *consumersResumeCommand) Run(ctx context.Context, a *app) error {
-	return a.setConsumerPaused(ctx, c.aConsumer, (*operate.Target).Resume, "resumed", "was not paused")
+	return a.setConsumerPaused(ctx, c.aConsumer, (*consumers.Target).Resume, "resumed", "was not paused")
 }
 
-func (a *app) setConsumerPaused(ctx context.Context, c aConsumer, do func(*operate.Target, context.Context) (bool, error), did, before string) error {
-	return a.withConsumer(ctx, c, func(store *messagestore.Store, target *operate.Target) error {
+func (a *app) setConsumerPaused(ctx context.Context, c aConsumer, do func(*consumers.Target, context.Context) (bool, error), did, before string) error {
+	return a.withConsumer(ctx, c, func(store *messagestore.Store, target *consumers.Target) error {
 		if _, err := c.status(ctx, store); err != nil {
 			return err
 		}
@@ -372,7 +374,7 @@ type consumersParkCommand struct {
 }
 
 func (c *consumersParkCommand) Run(ctx context.Context, a *app) error {
-	return a.withConsumer(ctx, c.aConsumer, func(store *messagestore.Store, target *operate.Target) error {
+	return a.withConsumer(ctx, c.aConsumer, func(store *messagestore.Store, target *consumers.Target) error {
 		if _, err := c.status(ctx, store); err != nil {
 			return err
 		}
@@ -396,7 +398,7 @@ func (c *consumersParkCommand) Run(ctx context.Context, a *app) error {
 }
 
 // which returns the message to park. It is nil if there is none, which was said.
-func (c *consumersParkCommand) which(ctx context.Context, a *app, store *messagestore.Store, target *operate.Target) (*messagestore.Message, error) {
+func (c *consumersParkCommand) which(ctx context.Context, a *app, store *messagestore.Store, target *consumers.Target) (*messagestore.Message, error) {
 	if c.Position != nil {
 		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: c.Category, From: *c.Position, Limit: 1})
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue/cron"
@@ -84,7 +85,7 @@ func scheduleFields(category messagestore.Category, s cron.Status, next []time.T
 	}
 	ticks := []string{}
 	for _, at := range next {
-		ticks = append(ticks, timeText(at))
+		ticks = append(ticks, text.Time(at))
 	}
 	return append(f, "from", s.From, "last?", s.Last, "next", ticks, "late?", isLate(s, now), "type", s.Body.MessageType(), "data", dataOf(s))
 }
@@ -205,7 +206,7 @@ func (a *app) printSchedule(category messagestore.Category, s cron.Status, n int
 		behind = fmt.Sprintf("item %d: dibs queue show %s %d", s.Item, skipsFor(category, s), s.Item)
 	}
 	data, _ := dataOf(s).(json.RawMessage)
-	a.out.facts("spec", s.Spec, "zone", zoneOf(s), "catch-up", s.CatchUp.String(), "overlap", overlap, "set", timeText(s.From),
+	a.out.facts("spec", s.Spec, "zone", zoneOf(s), "catch-up", s.CatchUp.String(), "overlap", overlap, "set", text.Time(s.From),
 		"last", cmp.Or(timeOrNone(s.Last), "-"), "type", s.Body.MessageType(), "data", dataText(data), "skipped", skipped, "behind", behind)
 	zone, err := time.LoadLocation(zoneOf(s))
 	if err != nil {
@@ -219,7 +220,7 @@ func (a *app) printSchedule(category messagestore.Category, s cron.Status, n int
 		if i == 0 && isLate(s, now) {
 			note = in(red, "late")
 		}
-		a.out.row(nil, in(dim, label), timeText(at), at.In(zone).Format("Mon 2006-01-02 15:04:05 MST"), note)
+		a.out.row(nil, in(dim, label), text.Time(at), at.In(zone).Format("Mon 2006-01-02 15:04:05 MST"), note)
 	}
 	return nil
 }

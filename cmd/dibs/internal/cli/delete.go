@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -49,7 +50,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 		if c.EraseName {
 			name = " and its name,"
 		}
-		question := fmt.Sprintf("delete %s%s with %s? What is deleted does not come back.", c.Stream, name, number(planned.Messages, "message"))
+		question := fmt.Sprintf("delete %s%s with %s? What is deleted does not come back.", c.Stream, name, text.Number(planned.Messages, "message"))
 		if err := a.confirm(ctx, c.Yes, question, "nothing was deleted"); err != nil {
 			return err
 		}
@@ -71,12 +72,12 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 }
 
 func (c *deleteCommand) print(a *app, d retention.Deleted) error {
-	says := fmt.Sprintf("deleted %s of %s: its tombstone is at position %d of %s", number(d.Messages, "message"), d.Stream, d.Version, d.Tombstone)
+	says := fmt.Sprintf("deleted %s of %s: its tombstone is at position %d of %s", text.Number(d.Messages, "message"), d.Stream, d.Version, d.Tombstone)
 	switch {
 	case d.Already:
 		says = fmt.Sprintf("%s is deleted already: its tombstone is at position %d of %s", d.Stream, d.Version, d.Tombstone)
 	case c.DryRun:
-		says = fmt.Sprintf("would delete %s of %s, which is at version %d", number(d.Messages, "message"), d.Stream, d.Version-1)
+		says = fmt.Sprintf("would delete %s of %s, which is at version %d", text.Number(d.Messages, "message"), d.Stream, d.Version-1)
 	}
 	return a.out.tell(fields{
 		"stream", d.Stream, "messages", d.Messages, "version", d.Version, "tombstone", d.Tombstone, "nameErased?", d.Tombstone != d.Stream,

@@ -92,9 +92,9 @@ func aboutQueues(ctx context.Context, store *messagestore.Store) (found []Findin
 		if s.Parked {
 			continue // its consumer tells of it
 		}
-		says := fmt.Sprintf("queue %s has %s", visible(s.Name), number(s.Dead, "dead item"))
+		says := fmt.Sprintf("queue %s has %s", visible(s.Name), text.Number(s.Dead, "dead item"))
 		if !s.Oldest.IsZero() {
-			says += ", and its oldest item that is not finished is of " + timeText(s.Oldest)
+			says += ", and its oldest item that is not finished is of " + text.Time(s.Oldest)
 		}
 		f := judged("queues", s.Name, says, false, "", "")
 		warn := func(says, advice string, args ...any) {
@@ -109,7 +109,7 @@ func aboutQueues(ctx context.Context, store *messagestore.Store) (found []Findin
 			warn("", "see them with dibs queue jobs %s --state dead, and have them offered again, or drop them", name)
 		}
 		if s.Suspended > 0 {
-			warn(fmt.Sprintf(", and %s", number(s.Suspended, "suspended saga")), "see why with dibs saga ls %s --state suspended, and resume, cancel or resolve them", category)
+			warn(fmt.Sprintf(", and %s", text.Number(s.Suspended, "suspended saga")), "see why with dibs saga ls %s --state suspended, and resume, cancel or resolve them", category)
 		}
 		if failing := aboutFailing(ctx, store, s); failing != "" {
 			warn("; "+failing, "see the errors with dibs queue jobs %s --state later", name)
@@ -160,7 +160,7 @@ func judged(group, name, says string, bad bool, verdict Verdict, advice string) 
 // aboutFile reports on a store on SQLite.
 func aboutFile(s sqlite.State) []Finding {
 	return []Finding{
-		judged("file", "file", fmt.Sprintf("%s has %s, %s, and %s of free pages", s.Path, number(s.Messages, "message"), sizeText(s.Bytes), sizeText(s.FreeBytes)),
+		judged("file", "file", fmt.Sprintf("%s has %s, %s, and %s of free pages", s.Path, text.Number(s.Messages, "message"), sizeText(s.Bytes), sizeText(s.FreeBytes)),
 			s.FreeBytes > s.Bytes/2 && s.FreeBytes > 1<<20, VerdictWarn,
 			"new messages take the free pages first; VACUUM of sqlite3 makes the file smaller, while no process has it open"),
 		judged("file", "log", fmt.Sprintf("the write-ahead log is %s", sizeText(s.LogBytes)), s.LogBytes > 256<<20, VerdictWarn,
@@ -344,7 +344,7 @@ func (a *app) printFindings(findings []Finding, quiet bool) error {
 		}
 	}
 	if failed > 0 {
-		return errors.New(number(failed, "finding fails|findings fail"))
+		return errors.New(text.Number(failed, "finding fails|findings fail"))
 	}
 	return nil
 }

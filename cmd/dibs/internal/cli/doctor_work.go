@@ -41,7 +41,7 @@ func aboutConsumer(s operate.Status) []Finding {
 			advice = append(advice, advice1)
 		}
 	}
-	lag := fmt.Sprintf("%s behind it", number(s.Lag, "message is|messages are"))
+	lag := fmt.Sprintf("%s behind it", text.Number(s.Lag, "message is|messages are"))
 	if s.AtLeast {
 		lag = "more than " + lag
 	}
@@ -55,21 +55,21 @@ func aboutConsumer(s operate.Status) []Finding {
 	case err != nil:
 		add(VerdictFail, "cannot go on: "+err.Error(), "")
 	case !s.PausedAt.IsZero():
-		add(VerdictWarn, "is paused since "+timeText(s.PausedAt), fmt.Sprintf("dibs consumers resume %s ends the pause", named))
+		add(VerdictWarn, "is paused since "+text.Time(s.PausedAt), fmt.Sprintf("dibs consumers resume %s ends the pause", named))
 	case len(s.Replicas) == 0 && s.Lag > 0:
 		add(VerdictWarn, "has stopped: no process runs it, and "+lag, "its log says why; start it again")
 	case len(s.Replicas) == 0:
 		says = append(says, "has handled all, and no process runs it")
 	case gone == len(s.Replicas):
-		add(VerdictWarn, fmt.Sprintf("is run by no process any more: %s, and %s", number(gone, "replica is gone|replicas are gone"), lag), "start one again: it goes on at the checkpoint when their lease is over")
+		add(VerdictWarn, fmt.Sprintf("is run by no process any more: %s, and %s", text.Number(gone, "replica is gone|replicas are gone"), lag), "start one again: it goes on at the checkpoint when their lease is over")
 	default:
-		says = append(says, fmt.Sprintf("is run by %s, and %s", number(len(s.Replicas)-gone, "process|processes"), lag))
+		says = append(says, fmt.Sprintf("is run by %s, and %s", text.Number(len(s.Replicas)-gone, "process|processes"), lag))
 	}
 	if s.Parked > 0 {
-		add(VerdictWarn, fmt.Sprintf("has parked %s", number(s.Parked, "message")), fmt.Sprintf("see them with dibs parked list %s", named))
+		add(VerdictWarn, fmt.Sprintf("has parked %s", text.Number(s.Parked, "message")), fmt.Sprintf("see them with dibs parked list %s", named))
 	}
 	if n := len(s.Failing) + s.MoreFailing; n > 0 {
-		add(VerdictWarn, number(n, "message fails|messages fail"), "")
+		add(VerdictWarn, text.Number(n, "message fails|messages fail"), "")
 	}
 	f.Says = fmt.Sprintf("consumer %s of %s %s", visible(s.Name), visible(string(s.Category)), strings.Join(says, "; "))
 	f.Advice = strings.Join(advice, "; ")
@@ -77,7 +77,7 @@ func aboutConsumer(s operate.Status) []Finding {
 	for _, m := range s.Failing {
 		found = append(found, Finding{
 			Group: "consumers", Name: s.Name, Verdict: VerdictWarn,
-			Says:   fmt.Sprintf("consumer %s of %s %s", s.Name, s.Category, failingText(m, shortenTo(200, visible(m.Error)))),
+			Says:   fmt.Sprintf("consumer %s of %s %s", s.Name, s.Category, failingText(m, text.Cut(200, visible(m.Error)))),
 			Advice: fmt.Sprintf("mend the cause; or have it parked: dibs consumers park %s --position %d --reason TEXT", named, m.GlobalPosition),
 		})
 	}
@@ -116,7 +116,7 @@ func aboutFailing(ctx context.Context, store *messagestore.Store, s queue.Status
 	if failed == nil {
 		return ""
 	}
-	says := fmt.Sprintf("%s for another attempt, such as %d: %s", number(tried, "item waits|items wait"), failed.Position, shortenTo(200, visible(failed.Error)))
+	says := fmt.Sprintf("%s for another attempt, such as %d: %s", text.Number(tried, "item waits|items wait"), failed.Position, text.Cut(200, visible(failed.Error)))
 	if tried >= outAfter {
 		says += "; if it is a relay, its sink is out"
 	}

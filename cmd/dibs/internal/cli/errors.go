@@ -13,13 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/operate"
+	consumers "github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/messagedb"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
+	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/saga"
 )
@@ -37,6 +38,9 @@ func usage(format string, args ...any) error {
 
 // hinted returns an error with a hint, unless it has one.
 func hinted(err error, hint string) error {
+	if none, ok := errors.AsType[*operate.NotFoundError](err); ok && none.Hint != "" {
+		return err
+	}
 	if told, ok := errors.AsType[*hintedError](err); !ok {
 		return &hintedError{err: err, hint: hint}
 	} else if told.hint == "" {
@@ -48,13 +52,9 @@ func hinted(err error, hint string) error {
 func (e *hintedError) Error() string { return e.err.Error() }
 func (e *hintedError) Unwrap() error { return e.err }
 
-// A notFoundError says by itself what there is not: it matches [messagestore.ErrNotFound].
-type notFoundError string
-
-func notFound(format string, args ...any) error { return notFoundError(fmt.Sprintf(format, args...)) }
-
-func (e notFoundError) Error() string      { return string(e) }
-func (notFoundError) Is(target error) bool { return target == messagestore.ErrNotFound }
+func notFound(format string, args ...any) error {
+	return &operate.NotFoundError{Text: fmt.Sprintf(format, args...)}
+}
 
 // is reports whether err is of a type.
 func is[E error](err error) bool {
@@ -189,7 +189,7 @@ var kinds = []struct {
 	{matches(messagestore.ErrOutcomeUnknown), "outcomeUnknown", "run it again with the same id: messages that are written already are not written again"},
 	{matches(messagestore.ErrNotFound), "notFound", ""},
 	{is[*saga.StateError], "sagaState", "see its state with: dibs saga show"},
-	{is[*operate.UnknownConsumerError], "unknownConsumer", ""},
+	{is[*consumers.UnknownConsumerError], "unknownConsumer", ""},
 	{matches(consumer.ErrPositionAhead), "positionAhead", ""},
 	{matches(intent.ErrDone), "done", "nothing releases a result; see it with: dibs intents show"},
 	{matches(intent.ErrCorrupt), "corrupt", "is this a category of intents? Check it with: dibs intents verify"},
@@ -233,6 +233,9 @@ func (a *app) describe(err error) problem {
 	}
 	if e, ok := errors.AsType[*messagestore.InvalidError](err); ok && (slices.Contains([]string{"store URL", "database URL", "path"}, e.Field) || e.Field == "schema" && a.schemaOfURL) {
 		p.Hint = "the store's URL is from " + a.origin
+	}
+	if none, ok := errors.AsType[*operate.NotFoundError](err); ok && none.Hint != "" {
+		p.Hint = none.Hint
 	}
 	if mistake, ok := errors.AsType[*hintedError](err); ok {
 		if mistake.hint != "" {

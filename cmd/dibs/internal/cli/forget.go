@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/operate"
 )
 
 // A forgetCommand is dibs forget: it removes the old keys of a category.
@@ -27,7 +29,7 @@ func (c *forgetCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	return a.withKeeper(ctx, "forget", func(k keeper, store *messagestore.Store) error {
-		if err := requireCategory(ctx, store, c.Category); err != nil {
+		if err := operate.RequireCategory(ctx, store, c.Category); err != nil {
 			return err
 		}
 		if err := c.refuseEntities(ctx, store); err != nil {
@@ -38,7 +40,7 @@ func (c *forgetCommand) Run(ctx context.Context, a *app) error {
 			if err != nil || c.DryRun || planned.Keys == 0 {
 				return c.print(a, planned, err)
 			}
-			question := fmt.Sprintf("forget %s of %s, with answers and results? They do not come back.", number(planned.Keys, "key"), c.Category)
+			question := fmt.Sprintf("forget %s of %s, with answers and results? They do not come back.", text.Number(planned.Keys, "key"), c.Category)
 			if err := a.confirm(ctx, c.Yes, question, "nothing was removed"); err != nil {
 				return err
 			}
@@ -47,7 +49,7 @@ func (c *forgetCommand) Run(ctx context.Context, a *app) error {
 		options.DryRun, options.OnProgress = false, a.removed()
 		forgotten, err := k.Forget(ctx, c.Category, c.OlderThan, options)
 		if err != nil && forgotten.Keys > 0 {
-			a.nothing("dibs: %s removed before this error: run it again to go on", number(forgotten.Keys, "key was|keys were"))
+			a.nothing("dibs: %s removed before this error: run it again to go on", text.Number(forgotten.Keys, "key was|keys were"))
 		}
 		return c.print(a, forgotten, err)
 	})
@@ -58,7 +60,7 @@ func (a *app) removed() func(n int64) {
 	progress, total := a.progress(), int64(0)
 	return func(n int64) {
 		total += n
-		progress.tell("%s removed so far", number(total, "message"))
+		progress.tell("%s removed so far", text.Number(total, "message"))
 	}
 }
 
@@ -85,5 +87,5 @@ func (c *forgetCommand) print(a *app, f retention.Forgotten, err error) error {
 		a.nothing("dibs: a consumer has yet to pass a command of %s: keys that are younger than %v before then stay", f.Unhandled.UTC().Format(time.RFC3339), c.OlderThan)
 	}
 	return a.out.tell(fields{"category", c.Category, "keys", f.Keys, "messages", f.Messages, "unhandled?", f.Unhandled, "dryRun?", c.DryRun},
-		"%s %s of %s, with %s", verb, number(f.Keys, "key"), c.Category, number(f.Messages, "message"))
+		"%s %s of %s, with %s", verb, text.Number(f.Keys, "key"), c.Category, text.Number(f.Messages, "message"))
 }

@@ -11,7 +11,9 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/intentlog"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 )
 
 // An intentsCommand is dibs intents: it lists, shows and checks intents, and releases a lease.
@@ -83,7 +85,7 @@ func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
 			return corrupt
 		}
 		if len(all) == 0 && corrupt == nil {
-			if err := requireCategory(ctx, store, m.Category()); err != nil {
+			if err := operate.RequireCategory(ctx, store, m.Category()); err != nil {
 				return err
 			}
 		}
@@ -106,7 +108,7 @@ func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
 		}
 		switch {
 		case len(all) > int(c.Limit):
-			a.nothing("dibs: %d of %s; --limit prints more", c.Limit, number(len(all), "intent"))
+			a.nothing("dibs: %d of %s; --limit prints more", c.Limit, text.Number(len(all), "intent"))
 		case len(all) == 0 && corrupt == nil:
 			a.nothing("%s", c.none())
 		}
@@ -165,14 +167,10 @@ type anIntent struct {
 
 // notFound says which intent there is not, or that its category is not there.
 func (c anIntent) notFound(ctx context.Context, store *messagestore.Store, err error) error {
-	if !errors.Is(err, messagestore.ErrNotFound) {
+	if !errors.Is(err, messagestore.ErrNotFound) || store == nil {
 		return err
 	}
-	scope := " without a scope; if its request has one, give --scope"
-	if c.Scope != "" {
-		scope = shorten(" in the scope " + c.Scope)
-	}
-	return notFoundIn(ctx, store, c.Category, fmt.Errorf("%s has no intent with the key %s%s: %w", c.Category, shorten(c.Key), scope, messagestore.ErrNotFound))
+	return operate.NoIntent(ctx, store, c.Category, c.Scope, c.Key)
 }
 
 type intentsShowCommand struct{ anIntent }
@@ -202,64 +200,14 @@ func (c *intentsShowCommand) Run(ctx context.Context, a *app) error {
 				return err
 			}
 			s, err := intentlog.Read(m)
-			note := stepText(s, nil)
 			if err != nil {
-				note = "none of an intent's: " + err.Error()
+				a.out.row(recordOf(m), m.Time, m.Position, in(bold, m.Type), "none of an intent's: "+err.Error())
+				continue
 			}
-			a.out.row(recordOf(m), m.Time, m.Position, in(bold, m.Type), note)
+			a.out.row(recordOf(m), m.Time, m.Position, in(bold, m.Type), withData(s.Text(nil), s.Result))
 		}
 		return nil
 	})
-}
-
-// stepText returns the content of a step in words; before is the step before it, if that is known.
-func stepText(s, before *intentlog.State) string {
-	holder := fmt.Sprintf("session %s, token %d", s.Session, s.Token)
-	switch s.Type {
-	case intentlog.TypeReserved:
-		return fmt.Sprintf("%s, attempt %d, TTL %v", holder, s.Attempt, s.Lasts())
-	case intentlog.TypeExtended:
-		return fmt.Sprintf("%s, until %s", holder, timeText(s.Until()))
-	case intentlog.TypeWaiting:
-		return lineText(s, before)
-	case intentlog.TypeReleased:
-		by := "the holder"
-		if s.By != "" {
-			by = "the operator " + s.By
-		}
-		if s.Reason != "" {
-			by += ": " + s.Reason
-		}
-		return fmt.Sprintf("%s, by %s", holder, by)
-	case intentlog.TypeConfirmed:
-		if len(s.Result) == 0 {
-			return holder + ", without a result"
-		}
-		return fmt.Sprintf("%s, result %s", holder, dataText(s.Result))
-	}
-	return "it stays taken"
-}
-
-// lineText says how the line changed.
-func lineText(s, before *intentlog.State) string {
-	line := number(len(s.Line), "session") + " in the line"
-	if before == nil {
-		if len(s.Line) > 0 {
-			line += ": " + shorten(strings.Join(s.Line, ", "))
-		}
-		return line
-	}
-	for _, session := range s.Line {
-		if !slices.Contains(before.Line, session) {
-			return fmt.Sprintf("session %s came, %s", session, line)
-		}
-	}
-	for _, session := range before.Line {
-		if !slices.Contains(s.Line, session) {
-			return fmt.Sprintf("session %s left, %s", session, line)
-		}
-	}
-	return line
 }
 
 type intentsReleaseCommand struct {

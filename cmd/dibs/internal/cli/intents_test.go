@@ -298,7 +298,7 @@ func TestAnIntentThatIsNotFoundWithoutAScopeHintsAtTheScope(t *testing.T) {
 
 		none := dibs.run(t, "intents", "show", "payment:intent", "k")
 
-		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key k without a scope; if its request has one, give --scope: no such message\n"}, none)
+		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key k without a scope; if its request has one, give --scope\n"}, none)
 		require.Contains(t, dibs.ok(t, "intents", "show", "payment:intent", "k", "--scope", "acme"), "acme")
 	})
 }

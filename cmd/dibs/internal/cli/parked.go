@@ -5,10 +5,10 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/dibs-go/dibs/consumer/operate"
+	consumers "github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	items "github.com/dibs-go/dibs/operate"
+	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -32,7 +32,7 @@ func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 	of := aConsumer{Category: c.Category}
 	if c.Name != nil {
 		of.Name = *c.Name
-		if err := operate.CheckConsumer(c.Category, of.Name); err != nil {
+		if err := consumers.CheckConsumer(c.Category, of.Name); err != nil {
 			return err
 		}
 	}
@@ -72,12 +72,12 @@ func (a *app) nothingParked(ctx context.Context, store *messagestore.Store, of a
 	by := ""
 	switch {
 	case of.Name != "":
-		if _, err := of.status(ctx, store); is[*operate.UnknownConsumerError](err) {
+		if _, err := of.status(ctx, store); is[*consumers.UnknownConsumerError](err) {
 			return err
 		}
 		by = " by " + of.Name + " of " + string(of.Category)
 	case of.Category != "":
-		if err := requireCategory(ctx, store, of.Category); err != nil {
+		if err := operate.RequireCategory(ctx, store, of.Category); err != nil {
 			return err
 		}
 		by = " by consumers of " + string(of.Category)
@@ -90,7 +90,7 @@ func (a *app) nothingParked(ctx context.Context, store *messagestore.Store, of a
 // parked, which is an error for a message that is named.
 func (c aConsumer) parked(a *app, named bool) withQueue {
 	return func(ctx context.Context, f func(q *queue.Queue) error) error {
-		return a.withConsumer(ctx, c, func(store *messagestore.Store, target *operate.Target) error {
+		return a.withConsumer(ctx, c, func(store *messagestore.Store, target *consumers.Target) error {
 			q, err := target.Parked()
 			if err != nil {
 				return err
@@ -128,7 +128,7 @@ func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
 	if len(c.Positions) == 0 && !c.set() {
 		c.All = true
 	}
-	return c.run(ctx, a, c.parked(a, len(c.Positions) > 0), items.Retry, "retried", "later, suspended or dead", (*queue.Queue).Retry)
+	return c.run(ctx, a, c.parked(a, len(c.Positions) > 0), operate.Retry, "retried", "later, suspended or dead", (*queue.Queue).Retry)
 }
 
 type parkedDropCommand struct {
@@ -140,5 +140,5 @@ func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
 	if c.Reason == "" {
 		return usage("give --reason: why, for the message's log")
 	}
-	return c.run(ctx, a, c.parked(a, len(c.Positions) > 0), items.Drop, "dropped", "parked", (*queue.Queue).Drop)
+	return c.run(ctx, a, c.parked(a, len(c.Positions) > 0), operate.Drop, "dropped", "parked", (*queue.Queue).Drop)
 }

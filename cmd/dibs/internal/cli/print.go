@@ -15,6 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -328,15 +329,12 @@ func headOf(m *messagestore.Message) fields {
 	}
 }
 
-// timeText is always as long, so that columns and sorting are right.
-func timeText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
-
 // timeOrNone is empty for no time.
 func timeOrNone(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return timeText(t)
+	return text.Time(t)
 }
 
 // oneLine encodes v as one line of JSON that is safe to show on a terminal.
@@ -364,19 +362,12 @@ func dataText(data json.RawMessage) string {
 	return shorten(visible(b.String()))
 }
 
-func shorten(text string) string { return shortenTo(72, text) }
-
-// shortenTo cuts text that is longer than most characters.
-func shortenTo(most int, text string) string {
-	n := 0
-	for i := range text {
-		if n == most-1 && utf8.RuneCountInString(text[i:]) > 1 {
-			return text[:i] + "…"
-		}
-		n++
-	}
-	return text
+// withData returns a text with data behind it, as one short line.
+func withData(text string, data json.RawMessage) string {
+	return strings.TrimSuffix(strings.TrimPrefix(text+": "+dataText(data), ": "), ": ")
 }
+
+func shorten(s string) string { return text.Cut(72, s) }
 
 // visible returns text with control characters and invisible characters written as JSON's
 // escapes. Stored text may hold anything.

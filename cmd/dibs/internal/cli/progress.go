@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/dibs-go/dibs/messagestore"
 )
 
 // progress says when it is time to tell a person how far it is.
@@ -42,20 +40,6 @@ func (p *progress) tell(format string, args ...any) {
 	if p.due() {
 		p.app.nothing("dibs: "+format, args...)
 	}
-}
-
-// scan calls look with each message of a category, and tells a person how far it is.
-func (a *app) scan(ctx context.Context, store *messagestore.Store, category messagestore.Category, look func(*messagestore.Message)) error {
-	progress, n := a.progress(), 0
-	for m, err := range store.ReadCategory(ctx, category, 0, messagestore.Filter{}) {
-		if err != nil {
-			return err
-		}
-		look(m)
-		n++
-		progress.tell("looked at %d messages of %s", n, category)
-	}
-	return nil
 }
 
 // patiently runs f, and tells a person from time to time that it goes on.

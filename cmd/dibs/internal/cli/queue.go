@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue"
@@ -185,7 +186,7 @@ func (c *queueLsCommand) Run(ctx context.Context, a *app) error {
 		case c.Category == "":
 			a.nothing("no queue was ever worked on")
 		default:
-			if err := requireCategory(ctx, store, c.Category); err != nil {
+			if err := operate.RequireCategory(ctx, store, c.Category); err != nil {
 				return err
 			}
 			a.nothing("no queue of %s was ever worked on", c.Category)
@@ -371,7 +372,7 @@ func (a *app) printItem(item queue.Item) {
 	}
 	a.out.title(name)
 	state := string(item.State)
-	if note := stateNote(item); note != "" {
+	if note := operate.ItemText(item); note != "" {
 		state += ", " + note
 	}
 	a.out.facts("state", state, "given back", fmt.Sprint(item.Version), "failures", fmt.Sprint(item.Failures), "due", item.Due, "progress", item.Note)
@@ -379,7 +380,7 @@ func (a *app) printItem(item queue.Item) {
 		a.out.facts(map[bool]string{true: "error", false: " "}[i == 0], strings.ReplaceAll(line, "\t", "    "))
 	}
 	if m := item.Message; m != nil {
-		a.out.facts("inserted", timeText(m.Time), "id", m.ID, "data", dataText(m.Data))
+		a.out.facts("inserted", text.Time(m.Time), "id", m.ID, "data", dataText(m.Data))
 		if m.Metadata.CausationStream != "" {
 			a.out.facts("by", placeOf(m.Metadata.CausationStream, m.Metadata.CausationPosition))
 		}
@@ -388,7 +389,7 @@ func (a *app) printItem(item queue.Item) {
 		a.out.line("")
 	}
 	for _, e := range item.Log {
-		a.out.row(nil, entryCells(fmt.Sprint(e.Version), e)...)
+		a.out.row(nil, e.Time, fmt.Sprint(e.Version), in(bold, e.What), operate.DeliveryText(e))
 	}
 }
 
@@ -472,15 +473,15 @@ func (c matchingItems) run(ctx context.Context, a *app, with withQueue, action o
 		}
 		progress := a.progress()
 		changed, err := operate.Change(ctx, q, action, f, &operate.ChangeOpts{Reason: reason, Rate: c.Rate, Progress: func(changed int) {
-			progress.tell("%s %s so far", did, number(changed, "item"))
+			progress.tell("%s %s so far", did, text.Number(changed, "item"))
 		}})
 		if err != nil && changed > 0 {
-			err = fmt.Errorf("%s %s; run it again for the others: %w", did, number(changed, "item"), err)
+			err = fmt.Errorf("%s %s; run it again for the others: %w", did, text.Number(changed, "item"), err)
 		}
 		if err != nil {
 			return err
 		}
-		return a.out.tell(fields{"queue", q.Name(), "count", changed}, "%s %s", did, number(changed, "item"))
+		return a.out.tell(fields{"queue", q.Name(), "count", changed}, "%s %s", did, text.Number(changed, "item"))
 	})
 }
 
@@ -496,7 +497,7 @@ func (a *app) printGroups(what string, in fields, groups []operate.Group) error 
 		}
 		a.out.row(append(slices.Clip(in), "count", g.Count, "oldest?", g.Oldest, "newest?", g.Newest, what, newest, "error?", g.Error), g.Count, g.Oldest, g.Newest, newest, shorten(g.Error))
 	}
-	a.nothing("%s would be changed", number(count, what))
+	a.nothing("%s would be changed", text.Number(count, what))
 	return nil
 }
 
@@ -546,7 +547,7 @@ func (c *someItems) run(ctx context.Context, a *app, with withQueue, action oper
 
 func (a *app) printChanged(q *queue.Queue, did string, changed, unchanged []messagestore.GlobalPosition) error {
 	changed = append([]messagestore.GlobalPosition{}, changed...) // a list in JSON, also of none
-	return a.out.tell(fields{"queue", q.Name(), "changed", changed, "unchanged?", unchanged}, "%s %s", did, number(len(changed), "item"))
+	return a.out.tell(fields{"queue", q.Name(), "changed", changed, "unchanged?", unchanged}, "%s %s", did, text.Number(len(changed), "item"))
 }
 
 type queueRetryCommand struct {

@@ -12,7 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -64,9 +66,9 @@ func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
 		case len(all) == 0:
 			a.nothing("no queue was ever worked on")
 		case c.Queue != "":
-			a.nothing("no item of %s is blocked: it has %s out, and none that waits", c.Queue, number(all[0].Out, "item"))
+			a.nothing("no item of %s is blocked: it has %s out, and none that waits", c.Queue, text.Number(all[0].Out, "item"))
 		default:
-			a.nothing("no item of %s is blocked", number(len(all), "queue"))
+			a.nothing("no item of %s is blocked", text.Number(len(all), "queue"))
 		}
 		return nil
 	})
@@ -198,12 +200,12 @@ func (b *blocked) workers(waiting []queue.Item, ready int64, atLeast bool) {
 	}
 	if s.Sessions > 0 {
 		line.cause, line.advice = "workers", ""
-		line.says = fmt.Sprintf("%s, with %s out: all are at work, or at their MaxOut or Rate", number(s.Sessions, "session is there|sessions are there"), number(s.Out, "item"))
+		line.says = fmt.Sprintf("%s, with %s out: all are at work, or at their MaxOut or Rate", text.Number(s.Sessions, "session is there|sessions are there"), text.Number(s.Out, "item"))
 	} else if s.Out > 0 {
-		line.says += fmt.Sprintf(", and %s out of sessions that are over", number(s.Out, "item is|items are"))
+		line.says += fmt.Sprintf(", and %s out of sessions that are over", text.Number(s.Out, "item is|items are"))
 	}
 	if len(waiting) > 0 && waiting[0].Message != nil {
-		line.says += "; the first that no worker has met is of " + timeText(waiting[0].Message.Time)
+		line.says += "; the first that no worker has met is of " + text.Time(waiting[0].Message.Time)
 	}
 	b.add(line)
 }
@@ -281,7 +283,7 @@ func (b *blocked) items(ctx context.Context) error {
 		b.add(line)
 	}
 	if dated.items > 0 {
-		dated.says, dated.more = "their date has not come; the first is "+timeText(soonest), fields{"due", soonest}
+		dated.says, dated.more = "their date has not come; the first is "+text.Time(soonest), fields{"due", soonest}
 		b.add(dated)
 	}
 	for _, l := range b.found[min(b.limit, len(b.found)):] {
@@ -316,7 +318,7 @@ func (b *blocked) item(ctx context.Context, position messagestore.GlobalPosition
 		l.says += " (" + shorten(place(item.Message)) + ")"
 	}
 	l.says += " is " + l.cause
-	name, note := b.status.Name, stateNote(item)
+	name, note := b.status.Name, operate.ItemText(item)
 	switch {
 	case item.State == queue.Out && !item.Until.After(b.status.Time):
 		l.says += fmt.Sprintf(" at session %d, which is over: the next take of a worker offers it again", item.Session)
@@ -336,7 +338,7 @@ func (b *blocked) item(ctx context.Context, position messagestore.GlobalPosition
 		l.more = append(l.more, "last", entryFields(e))
 		l.says += "; last " + e.What
 		if e.Text != "" {
-			l.says += ": " + shortenTo(200, visible(e.Text))
+			l.says += ": " + text.Cut(200, visible(e.Text))
 		}
 	}
 	return l, nil
@@ -361,7 +363,7 @@ func (b *blocked) print() {
 		return
 	}
 	if b.rest > 0 {
-		a.nothing("dibs: %s of %s, of %s; --limit prints more", number(b.rest, "more cause"), name, number(b.kept, "item"))
+		a.nothing("dibs: %s of %s, of %s; --limit prints more", text.Number(b.rest, "more cause"), name, text.Number(b.kept, "item"))
 	}
 	if b.short {
 		a.nothing("dibs: the first %d held and later items of %s were looked at, of %d and %d", blockedItems, name, b.status.Held, b.status.Later)

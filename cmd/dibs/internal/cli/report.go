@@ -11,7 +11,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/internal/report"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 )
 
 // A reportCommand is dibs report: it counts messages by stream, type or category.
@@ -108,7 +110,7 @@ func (c *reportCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if counts.Messages == 0 {
-			if err := requireCategory(ctx, store, messagestore.Category(c.Category)); err != nil {
+			if err := operate.RequireCategory(ctx, store, messagestore.Category(c.Category)); err != nil {
 				return err
 			}
 		}
@@ -133,8 +135,8 @@ func (a *app) printReport(q report.Query, counts report.Report) {
 			}
 			cells = append(cells, in(bold, cmp.Or(row.Names[i], `""`))) // other clients' may be empty
 		}
-		a.out.row(append(object, "messages", row.Messages, "percent", row.Percent, "bytes", row.Bytes, "first", timeText(row.First),
-			"last", timeText(row.Last), "lastGlobalPosition", row.LastGlobalPosition), cells...)
+		a.out.row(append(object, "messages", row.Messages, "percent", row.Percent, "bytes", row.Bytes, "first", text.Time(row.First),
+			"last", text.Time(row.Last), "lastGlobalPosition", row.LastGlobalPosition), cells...)
 	}
 	rows := int64(len(counts.Rows))
 	switch {
@@ -142,7 +144,7 @@ func (a *app) printReport(q report.Query, counts report.Report) {
 		a.cut(fields{"rows", rows, "of", counts.Groups}, "%d of %d rows, of %d messages in all; --limit 0 prints all", rows, counts.Groups, counts.Messages)
 	case rows > 0:
 	case counts.Messages > 0:
-		a.nothing("no %s holds %s, of %s in all", q.By[0], strconv.Quote(q.Containing), number(counts.Messages, "message"))
+		a.nothing("no %s holds %s, of %s in all", q.By[0], strconv.Quote(q.Containing), text.Number(counts.Messages, "message"))
 	case q.Category == "":
 		a.nothing("the store has no message")
 	}

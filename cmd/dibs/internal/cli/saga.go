@@ -3,13 +3,13 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/saga"
@@ -27,8 +27,6 @@ type sagaCommand struct {
 	Signal  sagaSignalCommand `cmd:"" help:"Pass over a signal whose value does not fit."`
 	Resolve sagaChange        `cmd:"" help:"End a suspended saga behind a pivot, of which a person has done the rest."`
 }
-
-type sagaStatus = saga.Status[json.RawMessage]
 
 // withSagas calls f twice, as tried does.
 func (a *app) withSagas(ctx context.Context, category messagestore.Category, by string, f func(*saga.Operator, *messagestore.Store) error) error {
@@ -101,17 +99,17 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 				break
 			}
 			n++
-			a.out.row(sagaFields(s, now), in(sagaStyles[s.State], s.State), in(bold, shorten(visible(s.ID))), sagaAge(s, now), s.Step, sagaNote(s))
+			a.out.row(sagaFields(s, now), in(sagaStyles[s.State], s.State), in(bold, shorten(visible(s.ID))), sagaAge(s, now), s.Step, shorten(operate.SagaText(s)))
 		}
 		switch {
 		case more:
-			a.nothing("dibs: the first %s; --limit prints more", number(n, "saga"))
+			a.nothing("dibs: the first %s; --limit prints more", text.Number(n, "saga"))
 		case n == 0 && wrong == nil:
 			due := ""
 			if c.Due {
 				due = " and due"
 			}
-			if err := requireCategory(ctx, store, c.Category); err != nil {
+			if err := operate.RequireCategory(ctx, store, c.Category); err != nil {
 				return err
 			}
 			a.nothing("no saga of %s is %s%s", c.Category, c.State, due)
@@ -122,19 +120,8 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 
 var sagaStyles = map[saga.State]style{saga.StateSuspended: red, saga.StateCompensating: yellow, saga.StateCompleted: green}
 
-func sagaAge(s sagaStatus, now time.Time) string {
+func sagaAge(s operate.Saga, now time.Time) string {
 	return max(now.Sub(s.Started), 0).Truncate(100 * time.Millisecond).String()
-}
-
-// sagaNote says why a saga is where it is.
-func sagaNote(s sagaStatus) string {
-	switch {
-	case s.Suspended != "":
-		return s.Suspended + ": " + shorten(s.Reason)
-	case s.Waits != "":
-		return "waits for " + s.Waits
-	}
-	return shorten(s.Reason)
 }
 
 // stepState is the state of a step in a word.
@@ -152,7 +139,7 @@ func stepState(s saga.StepStatus) string {
 
 // sagaFields are how a saga is printed as JSON. The error is that of the last attempt at the step that failed, and due its next
 // turn by itself.
-func sagaFields(s sagaStatus, now time.Time) fields {
+func sagaFields(s operate.Saga, now time.Time) fields {
 	steps := []fields{}
 	for _, one := range s.Steps {
 		steps = append(steps, fields{"step", one.Step, "attempts", one.Attempts, "state", stepState(one), "error?", one.Error, "next?", one.Next})
@@ -186,14 +173,14 @@ func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 		a.out.object(sagaFields(s, now))
 		a.out.title(string(s.Stream))
 		a.out.facts("state", s.State, "definition", fmt.Sprintf("%s, version %d", s.Definition, s.Release), "age", sagaAge(s, now),
-			"deadline", s.Deadline, "why", sagaNote(s), "due", s.Due, "by", s.By)
+			"deadline", s.Deadline, "why", operate.SagaText(s), "due", s.Due, "by", s.By)
 		for _, one := range s.Steps {
-			note := stepState(one) + ", " + number(one.Attempts, "attempt")
+			note := stepState(one) + ", " + text.Number(one.Attempts, "attempt")
 			if one.Error != "" {
 				note += ": " + shorten(one.Error)
 			}
 			if !one.Next.IsZero() {
-				note += "; the next at " + timeText(one.Next)
+				note += "; the next at " + text.Time(one.Next)
 			}
 			a.out.facts("step "+one.Step, note)
 		}
@@ -203,7 +190,7 @@ func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 				return err
 			}
 			m := entry.Message
-			a.out.row(recordOf(m), m.Time, m.Position, in(bold, m.Type), entryText(entry))
+			a.out.row(recordOf(m), m.Time, m.Position, in(bold, m.Type), withData(entry.Text, entry.Value))
 		}
 		return nil
 	})
@@ -260,20 +247,20 @@ func (c *sagaChange) runMany(ctx context.Context, a *app, doing string) error {
 		}
 		progress := a.progress()
 		changed, err := operate.ChangeSagas(ctx, o, sagaChanges[doing], f, &operate.ChangeOpts{Reason: c.Reason, Rate: c.Rate, Progress: func(changed int) {
-			progress.tell("%s of %s so far", doing, number(changed, "saga"))
+			progress.tell("%s of %s so far", doing, text.Number(changed, "saga"))
 		}})
 		if err != nil && changed > 0 {
-			err = fmt.Errorf("%s of %s is recorded; run it again for the others: %w", doing, number(changed, "saga"), err)
+			err = fmt.Errorf("%s of %s is recorded; run it again for the others: %w", doing, text.Number(changed, "saga"), err)
 		}
 		if err != nil {
 			return err
 		}
-		return a.out.tell(fields{"category", c.Category, "did", doing, "count", changed}, "%s of %s is recorded", doing, number(changed, "saga"))
+		return a.out.tell(fields{"category", c.Category, "did", doing, "count", changed}, "%s of %s is recorded", doing, text.Number(changed, "saga"))
 	})
 }
 
 // sagaChanges are the changes, by their commands.
-var sagaChanges = map[string]func(o *saga.Operator, ctx context.Context, id, reason string) (sagaStatus, error){
+var sagaChanges = map[string]func(o *saga.Operator, ctx context.Context, id, reason string) (operate.Saga, error){
 	"cancel": (*saga.Operator).Cancel, "resume": (*saga.Operator).Resume, "retry": (*saga.Operator).Retry, "suspend": (*saga.Operator).Suspend,
 	"resolve": (*saga.Operator).Resolve, "skip a signal": (*saga.Operator).SkipSignal,
 }

@@ -9,8 +9,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer/operate"
+	consumers "github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -25,7 +27,7 @@ type topCommand struct {
 
 // A standing is a consumer at a look.
 type standing struct {
-	operate.Status
+	consumers.Status
 
 	behind  time.Duration
 	change  *float64 // of the lag in a second, since the last look
@@ -50,7 +52,7 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 				return err
 			}
 			if look == 1 && len(all) == 0 {
-				if err := requireCategory(ctx, store, c.Category); err != nil {
+				if err := operate.RequireCategory(ctx, store, c.Category); err != nil {
 					return err
 				}
 			}
@@ -129,7 +131,7 @@ func (c *topCommand) print(a *app, all []standing, queues []queue.Status, now ti
 		parked += s.Parked
 		failing += s.failing
 	}
-	a.out.line("%s  %s, %s parked, %d failing", timeText(now)[:19]+"Z", number(len(all), "consumer"), number(parked, "message"), failing)
+	a.out.line("%s  %s, %s parked, %d failing", text.Time(now)[:19]+"Z", text.Number(len(all), "consumer"), text.Number(parked, "message"), failing)
 	a.out.table("category", "consumer", ">lag", ">change/s", ">behind", ">parked", ">failing", "processes")
 	shown := all[:min(int(c.Lines), len(all))]
 	for _, s := range shown {

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/operate"
 )
 
 // A trimCommand is dibs trim: it removes the first messages of a stream, or of each stream of a
@@ -44,7 +46,7 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 		options.Keep = int64(*c.Keep)
 	}
 	return a.withKeeper(ctx, "trim", func(k keeper, store *messagestore.Store) error {
-		if err := requireCategory(ctx, store, c.Category); err != nil {
+		if err := operate.RequireCategory(ctx, store, c.Category); err != nil {
 			return err
 		}
 		options.OnProgress = a.removed()
@@ -155,16 +157,16 @@ func (c *trimCommand) refuse(a *app, bare []messagestore.StreamName) error {
 	if len(bare) == 0 {
 		return nil
 	}
-	text := fmt.Sprintf("no snapshot has the messages of %s that would go", bare[0])
+	says := fmt.Sprintf("no snapshot has the messages of %s that would go", bare[0])
 	if more := len(bare) - 1; more > 0 {
-		text += fmt.Sprintf(", nor those of %s more", number(more, "stream"))
+		says += fmt.Sprintf(", nor those of %s more", text.Number(more, "stream"))
 	}
-	text += ": an entity of that stream could not be loaded any more"
+	says += ": an entity of that stream could not be loaded any more"
 	if c.DryRun {
-		a.warn("dibs: %s", text)
+		a.warn("dibs: %s", says)
 		return nil
 	}
-	return fmt.Errorf("%s. Nothing was removed. Have the service write snapshots first (entity.Config.Snapshot), or give --yes if no entity is folded from it", text)
+	return fmt.Errorf("%s. Nothing was removed. Have the service write snapshots first (entity.Config.Snapshot), or give --yes if no entity is folded from it", says)
 }
 
 func only(trimmed retention.Trimmed, err error) iter.Seq2[retention.Trimmed, error] {
@@ -188,7 +190,7 @@ func (c *trimCommand) print(a *app, each iter.Seq2[retention.Trimmed, error]) er
 			return err
 		}
 	}
-	a.out.line("%s %s of %s", verb, number(removed, "message"), number(streams, "stream"))
+	a.out.line("%s %s of %s", verb, text.Number(removed, "message"), text.Number(streams, "stream"))
 	return nil
 }
 

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/intentlog"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/saga"
 )
 
@@ -59,7 +62,7 @@ func (c *verifyCommand) sagas(ctx context.Context, a *app, store *messagestore.S
 		}
 	}
 	for _, category := range categories {
-		if !isSagas(category) {
+		if !slices.Contains(category.Types(), "saga") {
 			continue
 		}
 		o, err := saga.NewOperator(store, category, "dibs verify")
@@ -85,7 +88,7 @@ func (c *verifyCommand) sagas(ctx context.Context, a *app, store *messagestore.S
 // may take.
 func progressText(category messagestore.Category, done, total int64, elapsed time.Duration) string {
 	if category == "" {
-		return fmt.Sprintf("verify: the table, of about %s", number(total/2, "message"))
+		return fmt.Sprintf("verify: the table, of about %s", text.Number(total/2, "message"))
 	}
 	text := fmt.Sprintf("verify: %s, %d%% done", category, 100*done/max(total, 1))
 	if done > 0 {
@@ -103,10 +106,10 @@ func (a *app) printVerification(found *retention.Verification) error {
 	a.out.object(fields{"checked", c, "violations", n, "more?", found.More, "notChecked", found.NotChecked})
 	// Of nothing, nothing is wrong.
 	a.out.line("looked at %s", strings.Join([]string{
-		number(c.Categories, "category|categories"), number(c.Streams, "stream"), number(c.Messages, "message"),
-		number(c.Consumers, "consumer"), number(c.Positions, "position of theirs|positions of theirs"),
-		number(c.Reservations, "reservation"),
-		number(c.Queues, "queue"), number(c.Sagas, "saga"), number(c.Erased, "erased stream"),
+		text.Number(c.Categories, "category|categories"), text.Number(c.Streams, "stream"), text.Number(c.Messages, "message"),
+		text.Number(c.Consumers, "consumer"), text.Number(c.Positions, "position of theirs|positions of theirs"),
+		text.Number(c.Reservations, "reservation"),
+		text.Number(c.Queues, "queue"), text.Number(c.Sagas, "saga"), text.Number(c.Erased, "erased stream"),
 	}, ", "))
 	for _, text := range found.NotChecked {
 		a.out.line("not looked at: %s", text)
@@ -120,7 +123,7 @@ func (a *app) violations(n int, more bool) error {
 	case more:
 		return fmt.Errorf("%d violations, and more that are not listed", n)
 	case n > 0:
-		return errors.New(number(n, "violation"))
+		return errors.New(text.Number(n, "violation"))
 	}
 	a.out.row(nil, in(green, "no violation"))
 	return nil
@@ -138,18 +141,6 @@ func (a *app) printViolation(v retention.Violation) {
 		"violation", v.Rule, "category?", v.Category, "stream?", v.Stream, "position?", known(v.Stream != "", v.Position),
 		"globalPosition?", v.GlobalPosition, "expected", v.Expected, "found", v.Found,
 	}, in(red, v.Rule), cell{text: global, right: true}, where, "expected "+v.Expected+", found "+v.Found)
-}
-
-// number returns a count with what is counted, one or many.
-func number[N ~int | ~int64](n N, of string) string {
-	one, many, irregular := strings.Cut(of, "|")
-	if !irregular {
-		many = one + "s"
-	}
-	if n == 1 {
-		many = one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 type intentsVerifyCommand struct {
@@ -172,20 +163,25 @@ func (c *intentsVerifyCommand) Run(ctx context.Context, a *app) error {
 				GlobalPosition: at.GlobalPosition, Expected: v.Expected, Found: v.Found,
 			})
 		}}
-		if err := a.scan(ctx, store, c.Category, checker.Next); err != nil {
-			return err
+		progress := a.progress()
+		for m, err := range store.ReadCategory(ctx, c.Category, 0, messagestore.Filter{}) {
+			if err != nil {
+				return err
+			}
+			checker.Next(m)
+			progress.tell("looked at %d messages of %s", checker.Messages, c.Category)
 		}
 		if checker.Messages == 0 {
-			return noCategory(c.Category)
+			return operate.RequireCategory(ctx, store, c.Category)
 		}
 		a.out.object(fields{
 			"checked",
 			fields{"intents", checker.Intents(), "done", checker.Done(), "messages", checker.Messages},
 			"takenEarly", checker.Early, "violations", total, "more?", more,
 		})
-		a.out.line("looked at %s, %d of them done, in %s", number(checker.Intents(), "intent"), checker.Done(), number(checker.Messages, "message"))
+		a.out.line("looked at %s, %d of them done, in %s", text.Number(checker.Intents(), "intent"), checker.Done(), text.Number(checker.Messages, "message"))
 		if checker.Early > 0 {
-			a.out.line("%s taken before the end of the one before, by the store's clock: was it set back?", number(checker.Early, "lease was|leases were"))
+			a.out.line("%s taken before the end of the one before, by the store's clock: was it set back?", text.Number(checker.Early, "lease was|leases were"))
 		}
 		return a.violations(total, more)
 	})

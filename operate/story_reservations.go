@@ -1,4 +1,4 @@
-package cli
+package operate
 
 import (
 	"bytes"
@@ -9,35 +9,36 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dibs-go/dibs/consumer/operate"
+	consumers "github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
 
 // reservation tells the first message of a stream, the winner, and the duplicates of it.
-func (e *explainer) reservation(ctx context.Context, s *story) error {
+func (t *teller) reservation(ctx context.Context, s *story) error {
 	if s.begun {
 		return nil
 	}
 	first := s.first
-	s.key = e.keyOf(first)
+	s.key = t.keyOf(first)
 	s.title("")
-	s.tell("firstWrite", first, dataText(first.Data))
-	role := "cause"
+	s.tell(Event{Role: FirstWrite, Message: first, Data: first.Data})
+	role := Cause
 	if s.key != "" || first.Metadata.Local.Get(digestProperty) != "" {
-		role = "winner"
+		role = Winner
 	}
 	s.roots = []*messagestore.Message{first}
-	source, err := e.causeOf(ctx, s, role, first)
+	source, err := t.causeOf(ctx, s, role, first)
 	if source == nil {
 		s.places = append(s.places, ref{first.Metadata.CausationStream, first.Metadata.CausationPosition})
 		return err
 	}
 	s.roots = append(s.roots, source)
-	s.tell(role, source, "id "+source.ID.String())
-	return e.seconds(ctx, s, source)
+	s.tell(Event{Role: role, Message: source, Text: "id " + source.ID.String()})
+	return t.seconds(ctx, s, source)
 }
 
 // The local properties of a reservation's first message.
@@ -48,8 +49,8 @@ const (
 )
 
 // reservationsOf returns the categories in which reservers have reserved the keys of commands in category.
-func (e *explainer) reservationsOf(ctx context.Context, category messagestore.Category) ([]messagestore.Category, error) {
-	all, err := e.store.Categories(ctx, string(category.WithType("reservation"))+"+")
+func (t *teller) reservationsOf(ctx context.Context, category messagestore.Category) ([]messagestore.Category, error) {
+	all, err := t.store.Categories(ctx, string(category.WithType("reservation"))+"+")
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,7 @@ func (e *explainer) reservationsOf(ctx context.Context, category messagestore.Ca
 
 // reservedWith reports whether m is the first message of a stream that is reserved
 // with the key.
-func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, error) {
+func (t *teller) reservedWith(m *messagestore.Message, key string) (bool, error) {
 	cause := m.Metadata.CausationStream
 	if m.IsTombstone() && m.Metadata.Local.Get(digestProperty) != "" {
 		reserved, ok := reservation.KeyOf(m.Stream)
@@ -73,7 +74,7 @@ func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, err
 	if m.Metadata.Local.Get(keyProperty) == "" {
 		return m.Metadata.Local.Get(digestProperty) != "" && m.Stream.ID() == key, nil
 	}
-	reserver, err := reservation.New(e.store, m.Metadata.Local.Get(nameProperty), nil)
+	reserver, err := reservation.New(t.store, m.Metadata.Local.Get(nameProperty), nil)
 	var stream messagestore.StreamName
 	if err == nil { // else no reserver has this name: another client wrote it
 		stream, err = reserver.Stream(cause, key)
@@ -86,9 +87,9 @@ func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, err
 
 // keyOf returns the key with which stream is reserved. It returns "" if it is not reserved, or if
 // the key is too long to be in the name.
-func (e *explainer) keyOf(first *messagestore.Message) string {
-	if e.key != "" {
-		return e.key
+func (t *teller) keyOf(first *messagestore.Message) string {
+	if t.key != "" {
+		return t.key
 	}
 	local, cause := first.Metadata.Local, first.Metadata.CausationStream
 	part := local.Get(keyProperty)
@@ -110,7 +111,7 @@ func (e *explainer) keyOf(first *messagestore.Message) string {
 
 // unreserved tells the commands that a reservation stream without messages may be of, and reports
 // whether there are any: those with the key in them, in the stream that its name is made of.
-func (e *explainer) unreserved(ctx context.Context, stream messagestore.StreamName) (yes bool, err error) {
+func (t *teller) unreserved(ctx context.Context, stream messagestore.StreamName) (yes bool, err error) {
 	key, ok := reservation.KeyOf(stream)
 	category, is := removal.CommandsOf(stream.Category())
 	id := stream.ID()
@@ -119,7 +120,7 @@ func (e *explainer) unreserved(ctx context.Context, stream messagestore.StreamNa
 		return false, nil
 	}
 	var commands []*messagestore.Message
-	for m, err := range e.store.ReadStream(ctx, messagestore.StreamName(string(category)+"-"+id[:last]), 0) {
+	for m, err := range t.store.ReadStream(ctx, messagestore.StreamName(string(category)+"-"+id[:last]), 0) {
 		if err != nil {
 			return false, err
 		}
@@ -130,71 +131,71 @@ func (e *explainer) unreserved(ctx context.Context, stream messagestore.StreamNa
 	if len(commands) == 0 {
 		return false, nil
 	}
-	return true, e.notReserved(ctx, stream, key, commands)
+	return true, t.notReserved(ctx, stream, key, commands)
 }
 
 // notReserved tells of commands without a reservation: where their consumers are, and which
 // commands were parked.
-func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName, key string, commands []*messagestore.Message) error {
-	s := &story{out: e.app.out, of: of, told: map[ref]bool{}}
-	s.out.title(fmt.Sprintf("no command with the key %s is reserved yet in %s", shorten(visible(key)), of))
+func (t *teller) notReserved(ctx context.Context, of messagestore.StreamName, key string, commands []*messagestore.Message) error {
+	s := &story{yield: t.yield, of: of, told: map[ref]bool{}}
+	s.event(Event{Role: Title, Text: fmt.Sprintf("no command with the key %s is reserved yet in %s", text.Cut(72, key), of)})
 	for _, m := range commands {
-		s.tell("unreserved", m, "id "+m.ID.String())
+		s.tell(Event{Role: Unreserved, Message: m, Text: "id " + m.ID.String()})
 	}
 	s.roots = commands
-	if err := e.deliveries(ctx, s); err != nil || e.app.JSON {
+	if err := t.deliveries(ctx, s); err != nil {
 		return err
 	}
 	first := commands[0]
-	consumers, err := operate.Consumers(ctx, e.store, first.Stream.Category())
+	all, err := consumers.Consumers(ctx, t.store, first.Stream.Category())
 	if err != nil {
 		return err
 	}
-	if len(consumers) == 0 {
+	if len(all) == 0 {
 		s.note("consumer", "none", "no consumer of "+string(first.Stream.Category())+" has stored a checkpoint")
 	}
-	for _, c := range consumers {
+	for _, c := range all {
 		if c.Err != nil {
 			continue
 		}
-		text := fmt.Sprintf("has finished all before %d", c.Position)
+		note := fmt.Sprintf("has finished all before %d", c.Position)
 		if c.Position <= first.GlobalPosition {
-			text += ": " + notFinished(c, first)
+			note += ": " + notFinished(c, first)
 		}
-		s.note("consumer", c.Name, text)
+		s.note("consumer", c.Name, note)
 	}
 	return nil
 }
 
 // notFinished tells why a consumer has not finished a message.
-func notFinished(c operate.Status, m *messagestore.Message) string {
-	text := fmt.Sprintf("message %d waits", m.GlobalPosition)
-	i := slices.IndexFunc(c.Failing, func(f operate.Failure) bool { return f.ID == m.ID })
+func notFinished(c consumers.Status, m *messagestore.Message) string {
+	note := fmt.Sprintf("message %d waits", m.GlobalPosition)
+	i := slices.IndexFunc(c.Failing, func(f consumers.Failure) bool { return f.ID == m.ID })
 	switch {
 	case i >= 0:
 		f := c.Failing[i]
-		text = fmt.Sprintf("message %d fails, attempt %d since %s: %s", m.GlobalPosition, f.Attempts, timeText(f.FirstFailedAt), f.Error)
+		note = fmt.Sprintf("message %d fails, attempt %d since %s: %s", m.GlobalPosition, f.Attempts, text.Time(f.FirstFailedAt), f.Error)
 	case c.PausedAt.IsZero():
-		return text + " behind another, or has failed for less than a second: dibs consumers lists failing messages"
+		return note + " behind another, or has failed for less than a second: dibs consumers lists failing messages"
 	}
 	if !c.PausedAt.IsZero() {
-		text += fmt.Sprintf("; the consumer is paused since %s: dibs consumers resume %s %s", timeText(c.PausedAt), c.Category, c.Name)
+		note += fmt.Sprintf("; the consumer is paused since %s: dibs consumers resume %s %s", text.Time(c.PausedAt), c.Category, c.Name)
 	}
-	return text
+	return note
 }
 
 // seconds tells which messages of the winner's stream came second.
-func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.Message) error {
-	for m, err := range e.store.ReadStream(ctx, source.Stream, 0) {
+func (t *teller) seconds(ctx context.Context, s *story, source *messagestore.Message) error {
+	for m, err := range t.store.ReadStream(ctx, source.Stream, 0) {
 		if err != nil {
 			return err
 		}
 		switch {
 		case m.Position == source.Position || m.Stream == s.of || s.told[refOf(m)]:
 		case m.Type == source.Type && exactjson.Equal(m.Data, source.Data):
-			s.tell("duplicate", m, "the same content, id "+m.ID.String())
+			s.tell(Event{Role: Duplicate, Message: m, Text: "the same content, id " + m.ID.String()})
 		case s.key != "" && holds(m.Data, s.key):
-			s.tell("sameKey", m, "other content, id "+m.ID.String())
+			s.tell(Event{Role: SameKey, Message: m, Text: "other content, id " + m.ID.String()})
 		}
 	}
 	return nil

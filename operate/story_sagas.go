@@ -1,4 +1,4 @@
-package cli
+package operate
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 )
@@ -29,35 +30,35 @@ func isTrimmedSaga(m *messagestore.Message) bool {
 }
 
 // sagaOf returns the stream of the saga with the id that is asked for, or "" if the category is another's.
-func sagaOf(ctx context.Context, e *explainer, c *explainCommand) (messagestore.StreamName, error) {
-	if !isSagas(c.Category) {
+func (t *teller) sagaOf(ctx context.Context) (messagestore.StreamName, error) {
+	category, id := t.question.Category, t.question.ID
+	if !isSagas(category) {
 		return "", nil
 	}
-	stream := c.Category.Stream(c.Target)
-	_, err := e.store.Last(ctx, stream)
+	stream := category.Stream(id)
+	_, err := t.store.Last(ctx, stream)
 	if !errors.Is(err, messagestore.ErrNotFound) {
 		return stream, err
 	}
-	item, err := e.itemAt(ctx, c.Category, c.Target) // as in any other queue
+	item, err := t.itemAt(ctx, category, id) // as in any other queue
 	switch {
 	case err != nil:
 		return "", err
 	case item != nil:
 		return item.Stream, nil
 	}
-	err = notFoundIn(ctx, e.store, c.Category, notFound("%s has no saga with the id %.80q", c.Category, c.Target))
-	return "", hinted(err, "see the sagas with: dibs saga ls "+string(c.Category))
+	return "", t.notFound(ctx, "see the sagas with: dibs saga ls "+string(category), "%s has no saga with the id %.80q", category, id)
 }
 
 // sagas tells the saga of the stream, and each saga that a message of the story has started: its messages, and how far the saga
 // is.
-func (e *explainer) sagas(ctx context.Context, s *story) error {
+func (t *teller) sagas(ctx context.Context, s *story) error {
 	if s.begun {
 		for _, m := range slices.Clone(s.roots) {
 			if !startsSaga(m) {
 				continue
 			}
-			if err := e.saga(ctx, s, m.Stream); err != nil {
+			if err := t.saga(ctx, s, m.Stream); err != nil {
 				return err
 			}
 		}
@@ -66,19 +67,19 @@ func (e *explainer) sagas(ctx context.Context, s *story) error {
 	if !startsSaga(s.first) && !isTrimmedSaga(s.first) {
 		return nil
 	}
-	s.title(fmt.Sprintf(" is the saga %s of %s", shorten(visible(s.of.CardinalID())), s.of.Category().Entity()))
+	s.title(fmt.Sprintf(" is the saga %s of %s", text.Cut(72, s.of.CardinalID()), s.of.Category().Entity()))
 	if s.first.Position > 0 {
 		s.trimmed(s.first)
-	} else if err := e.tellCause(ctx, s, s.first); err != nil {
+	} else if err := t.tellCause(ctx, s, s.first); err != nil {
 		return err
 	}
 	s.roots = append(s.roots, s.first)
-	return e.saga(ctx, s, s.of)
+	return t.saga(ctx, s, s.of)
 }
 
 // saga tells the messages of a saga, and how far it is. Others may have any of them as their cause.
-func (e *explainer) saga(ctx context.Context, s *story, stream messagestore.StreamName) error {
-	o, err := saga.NewOperator(e.store, stream.Category(), "dibs explain")
+func (t *teller) saga(ctx context.Context, s *story, stream messagestore.StreamName) error {
+	o, err := saga.NewOperator(t.store, stream.Category(), "operate")
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func (e *explainer) saga(ctx context.Context, s *story, stream messagestore.Stre
 		m := entry.Message
 		whole = whole && !entry.Malformed && (s.told[ref{stream, 0}] || m.Position == 0)
 		s.places = append(s.places, refOf(m))
-		s.tell(sagaRole(entry), m, entryText(entry), "step?", entry.Step, "attempt?", entry.Attempt, "text?", entry.Text)
+		s.tell(Event{Role: sagaRole(entry), Message: m, Step: entry.Step, Attempt: entry.Attempt, Text: entry.Text, Data: entry.Value})
 	}
 	if !whole {
 		return nil
@@ -104,16 +105,27 @@ func (e *explainer) saga(ctx context.Context, s *story, stream messagestore.Stre
 	if err != nil {
 		return err
 	}
-	now, err := e.store.Now(ctx)
+	now, err := t.store.Now(ctx)
 	if err != nil {
 		return err
 	}
-	note := sagaNote(status)
+	note := SagaText(status)
 	if !status.Due.IsZero() {
-		note = strings.TrimPrefix(note+"; its next turn is at "+timeText(status.Due), "; ")
+		note = strings.TrimPrefix(note+"; its next turn is at "+text.Time(status.Due), "; ")
 	}
-	s.out.row(s.event("saga", "saga", sagaFields(status, now)), "saga", "", status.Stream, in(sagaStyles[status.State], status.State), note)
+	s.event(Event{Role: ASaga, Place: string(status.Stream), What: string(status.State), Text: note, Saga: &status, Now: now})
 	return nil
+}
+
+// SagaText says why a saga is where it is, "" if there is nothing to say.
+func SagaText(s Saga) string {
+	switch {
+	case s.Suspended != "":
+		return s.Suspended + ": " + s.Reason
+	case s.Waits != "":
+		return "waits for " + s.Waits
+	}
+	return s.Reason
 }
 
 // sagaTypes are the types of the messages of a saga. Any other is of a later release.
@@ -123,34 +135,25 @@ var sagaTypes = []string{
 }
 
 // sagaRole is the role of a message of a saga: its type, as names are in JSON.
-func sagaRole(e saga.Entry) string {
+func sagaRole(e saga.Entry) Role {
 	of := e.Message.Type
 	switch {
 	case e.Malformed:
-		return "unknown"
+		return Unknown
 	case of == removal.TombstoneType:
-		return "deleted"
+		return Deleted
 	case !slices.Contains(sagaTypes, of):
-		return "unknown"
+		return Unknown
 	}
-	return strings.ToLower(of[:1]) + of[1:]
+	return Role(strings.ToLower(of[:1]) + of[1:])
 }
 
-// entryText is what a message of a saga says, with its value.
-func entryText(e saga.Entry) string {
-	if value := dataText(e.Value); value != "" {
-		return e.Text + ": " + value
-	}
-	return e.Text
-}
-
-// followedText is the note of a message that followed: its data, behind the step of the saga that
-// it is of. The attempt is named from the second on.
-func followedText(m *messagestore.Message) string {
-	text, properties := dataText(m.Data), m.Metadata.Properties
+// stepOf says which step of a saga a message is of, "" for none.
+func stepOf(m *messagestore.Message) string {
+	properties := m.Metadata.Properties
 	step := properties.Get("sagaStep")
 	if step == "" {
-		return text
+		return ""
 	}
-	return fmt.Sprintf("of the step %s, attempt %s: %s", shorten(visible(step)), shorten(visible(cmp.Or(properties.Get("sagaAttempt"), "1"))), text)
+	return fmt.Sprintf("of the step %s, attempt %s", text.Cut(72, step), text.Cut(72, cmp.Or(properties.Get("sagaAttempt"), "1")))
 }
