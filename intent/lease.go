@@ -348,11 +348,12 @@ var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting}
 // extensions and new waiters. If the transaction fails, [Lease.Lost] reports whether the cause was
 // a lost lease.
 //
-// If the result does not encode, or the lease is of a [Service], every use of the writes fails with
-// an error that matches [messagestore.ErrInvalid].
+// If the result does not encode, every use of the writes fails with the error of Confirm, which
+// matches [messagestore.ErrInvalid]. If the lease is of a [Service], the error also matches
+// [messagestore.ErrNotSupported].
 func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []messagestore.StreamWrite {
 	raw, notKept, err := encodeResult(result)
-	err = cmp.Or(l.m.overErr("a confirmation"), err)
+	err = cmp.Or(err, l.unsupported("must be of a store: give the writes to Confirm instead"))
 	parts := l.snapshot()
 	all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes))
 	for _, p := range parts {
@@ -368,24 +369,33 @@ func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []m
 	return append(all, writes...)
 }
 
-// refused is the body of a confirmation when the result does not encode.
+// unsupported returns an error if the lease is of a service, and so no write of a store's can need it.
+func (l *Lease) unsupported(rule string) error {
+	if l.m.over == nil {
+		return nil
+	}
+	return invalid("lease", string(l.Stream()), rule, messagestore.ErrNotSupported)
+}
+
+// refused is the body of a write that fails wherever it is used.
 type refused struct{ err error }
 
 // MessageType returns the type of the confirmation.
 func (refused) MessageType() string { return intentlog.TypeConfirmed }
 
-// MarshalJSON returns the reason.
+// MarshalJSON returns the reason, which becomes the write's error.
 func (r refused) MarshalJSON() ([]byte, error) { return nil, r.err }
 
 // Guarded returns writes without messages, one for each key, that fail unless the holder still has
 // the lease. Add them to a transaction that does a part of the work. If the lease is of a [Service],
-// every use of them fails.
+// every use of them fails with an error that matches [messagestore.ErrInvalid] and
+// [messagestore.ErrNotSupported].
 func (l *Lease) Guarded() []messagestore.StreamWrite {
 	parts := l.snapshot()
 	checks := make([]messagestore.StreamWrite, len(parts))
 	for i, p := range parts {
 		checks[i] = messagestore.StreamWrite{Stream: p.Place.Stream, Expected: p.Place.Position, Past: past, After: p.Place.ID, Final: true}
-		if err := l.m.overErr("a guard"); err != nil {
+		if err := l.unsupported("must be of a store, to guard a write"); err != nil {
 			checks[i].Bodies = []messagestore.Body{refused{err}}
 		}
 	}

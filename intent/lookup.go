@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -222,12 +223,13 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 		return nil, err
 	}
 	found := lastStates{}
+	scope := m.scoped(filter.Scope)
 	for more := true; more; {
 		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: m.category, From: from, Limit: maxListed})
 		if err != nil {
 			return nil, err
 		}
-		found.add(page.Messages, &filter)
+		found.add(page.Messages, &filter, scope)
 		from, more = page.Next, page.More
 	}
 	now, err := m.store.Now(ctx)
@@ -345,7 +347,7 @@ func (m *Manager) choose(ctx context.Context, page messagestore.CategoryPage, fi
 		return nil, now, err
 	}
 	found := lastStates{}
-	found.add(page.Messages, &filter)
+	found.add(page.Messages, &filter, m.scoped(filter.Scope))
 	var chosen []lastState
 	for _, s := range found {
 		if i := intentOf(s.State, now, m.config.Turn); s.err != nil || filter.chooses(&i) {
@@ -430,11 +432,22 @@ type lastState struct {
 	err error
 }
 
-// add adds messages in their order. It leaves out done intents unless filter chooses them.
-func (l lastStates) add(messages []*messagestore.Message, filter *Filter) {
+// scoped returns how the names of the streams of intents with a scope begin. Without a scope that is
+// "", which begins each name.
+func (m *Manager) scoped(scope string) string {
+	stream, err := m.Stream(scope, "k")
+	if scope == "" || err != nil {
+		return scope // no name begins with a scope that is invalid
+	}
+	return strings.TrimSuffix(string(stream), "k")
+}
+
+// add adds messages of streams with a prefix, in their order. It leaves out done intents unless filter
+// chooses them.
+func (l lastStates) add(messages []*messagestore.Message, filter *Filter, prefix string) {
 	done := slices.Contains(filter.Status, Done)
 	for _, message := range messages {
-		if scope, _ := intentlog.ScopeAndKey(message.Stream); filter.Scope != "" && scope != filter.Scope {
+		if !strings.HasPrefix(string(message.Stream), prefix) {
 			continue
 		}
 		delete(l, message.Stream)

@@ -47,8 +47,8 @@ var _ Service = (*Manager)(nil)
 // except for what needs your own transaction or the intents' stream:
 //
 //   - A [Request] has one key: With is [messagestore.ErrNotSupported].
-//   - [Lease.In] returns [messagestore.ErrNotSupported], and writes from [Lease.Confirmation] and
-//     [Lease.Guarded] fail and name it. Give the writes to [Lease.Confirm] instead.
+//   - [Lease.In] is [messagestore.ErrNotSupported], and so are writes from [Lease.Confirmation] and
+//     [Lease.Guarded]. Give the writes to [Lease.Confirm] instead.
 //   - The service decides on [Config.Turn] and [Config.KeyLife], so they must be 0.
 //   - The service keeps the line: a wait that ends there and begins again starts at the line's end.
 //   - If two calls with one Session confirm the same result, both have confirmed it.

@@ -153,8 +153,11 @@ func Result[T any](a Answer) (T, error) {
 // An Intent is the state of an intent at one moment.
 type Intent struct {
 	Stream messagestore.StreamName
-	Scope  string
-	Key    string // the hash instead, if the key was too long for a name
+
+	// Scope and Key are the hash instead if they were too long for a name. The name of Stream tells
+	// a hash from a key with the same text, whose percent sign is written %25 there.
+	Scope string
+	Key   string
 
 	// Status is [Held], [Done] or [Free].
 	Status Outcome

@@ -819,6 +819,9 @@ func encodeData(body Body) (json.RawMessage, error) {
 	default:
 		validate = validateEncoded
 		encoded, err := exactjson.Marshal(body)
+		if refusal, is := errors.AsType[*InvalidError](err); is { // the body's own
+			return nil, refusal
+		}
 		if err != nil {
 			return nil, NewInvalidError("data", body.MessageType(), fmt.Sprintf("must encode as JSON: %v", err))
 		}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
 )
@@ -98,7 +99,7 @@ func intentOf(c *caller, i intent.Intent) *v1.Intent {
 		State: stateOf(i.Status), Attempt: int32(i.Attempt), GrantTime: timestamppb.New(i.Since), Left: durationpb.New(i.Left),
 		ResultJson: string(i.Result), Waiting: int32(len(i.Line)), ReleaseReason: i.Reason,
 		NotKept: i.NotKept, Forgotten: i.Forgotten, Released: i.Released, ReleasedBy: i.By,
-		Version: int64(i.Last.Position), GlobalPosition: int64(i.Last.GlobalPosition),
+		Version: int64(i.Last.Position), GlobalPosition: int64(i.Last.GlobalPosition), Stream: string(i.Stream),
 	}
 	if own, ok := c.own(i.Session); ok {
 		out.SessionId, out.FencingToken = own, i.Token
@@ -211,6 +212,9 @@ func resultOf(c *caller, l *v1.Lease, e intent.Extension) *v1.LeaseResult {
 	if outcome, by, lost := lostTo(c, e.Err); lost {
 		return &v1.LeaseResult{Outcome: outcome, Intent: by}
 	}
+	if corrupt, ok := errors.AsType[*intentlog.CorruptError](e.Err); ok {
+		return &v1.LeaseResult{Outcome: v1.LeaseOutcome_LEASE_OUTCOME_CORRUPT, Corrupt: corrupt.Error()}
+	}
 	return &v1.LeaseResult{Outcome: v1.LeaseOutcome_LEASE_OUTCOME_UNAVAILABLE}
 }
 
@@ -242,7 +246,11 @@ func (h intents) Confirm(ctx context.Context, r *v1.ConfirmRequest) (*v1.Confirm
 	}
 	switch {
 	case errors.Is(err, messagestore.ErrVersionConflict):
-		return &v1.ConfirmResponse{Outcome: v1.LeaseOutcome_LEASE_OUTCOME_VERSION_CONFLICT}, nil
+		res := &v1.ConfirmResponse{Outcome: v1.LeaseOutcome_LEASE_OUTCOME_VERSION_CONFLICT}
+		if met, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
+			res.Conflict = &v1.VersionConflict{Stream: string(met.Stream), ExpectedVersion: int64(met.Expected), ActualVersion: int64(met.Actual)}
+		}
+		return res, nil
 	case err != nil:
 		return nil, fail(err)
 	}

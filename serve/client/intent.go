@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,8 +16,6 @@ import (
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/intentlog"
-	"github.com/dibs-go/dibs/internal/keys"
-	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
 )
@@ -140,21 +137,8 @@ func (s *intents) intent(in *v1.Intent) intent.Intent {
 	if in.GetResultJson() != "" {
 		i.Result = json.RawMessage(in.GetResultJson())
 	}
-	id := partOf(i.Key)
-	if i.Scope != "" {
-		id = partOf(i.Scope) + "+" + id
-	}
-	place(&i, messagestore.StreamName(string(s.category)+"-"+id), in.GetVersion(), in.GetGlobalPosition())
+	place(&i, messagestore.StreamName(in.GetStream()), in.GetVersion(), in.GetGlobalPosition())
 	return i
-}
-
-// partOf returns a scope or key as a part of a stream's name. One that was too long for it is a hash
-// already.
-func partOf(key string) string {
-	if strings.HasPrefix(key, "%sha256:") && len(key) == keys.HashedBytes {
-		return key
-	}
-	return text.EscapeID(key)
 }
 
 // place sets the stream of an intent, and where its last message is.
@@ -197,6 +181,8 @@ func (s *intents) ExtendMany(ctx context.Context, holders ...intent.Holder) ([]i
 			if result.GetIntent() != nil {
 				all[i].Intent = s.intent(result.GetIntent())
 			}
+		case result.GetOutcome() == v1.LeaseOutcome_LEASE_OUTCOME_CORRUPT:
+			all[i].Err = &wireError{intent.ErrCorrupt, errors.New(result.GetCorrupt())}
 		default:
 			all[i].Err = errUnavailable
 		}
@@ -227,6 +213,11 @@ func (s *intents) Confirm(ctx context.Context, h intent.Holder, result any, writ
 		return intent.Intent{}, err
 	}
 	if answer.GetOutcome() == v1.LeaseOutcome_LEASE_OUTCOME_VERSION_CONFLICT {
+		if met := answer.GetConflict(); met != nil {
+			return intent.Intent{}, &messagestore.VersionConflictError{
+				Stream: messagestore.StreamName(met.GetStream()), Expected: messagestore.Version(met.GetExpectedVersion()), Actual: messagestore.Version(met.GetActualVersion()),
+			}
+		}
 		return intent.Intent{}, fmt.Errorf("%w: the service names no stream", messagestore.ErrVersionConflict)
 	}
 	return s.ended(request.GetLease(), answer.GetOutcome(), answer.GetIntent())

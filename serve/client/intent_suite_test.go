@@ -19,7 +19,6 @@ func TestIntentsOverAServer(t *testing.T) {
 	intenttest.Run(t, intenttest.Options{
 		Skip: map[string]string{
 			"ForceRelease/FencesTheHolder":           "the server is the operator",
-			"State/OtherMessagesAreCorrupt":          "ExtendLeases does not tell a corrupt intent from a store that is away",
 			"State/EveryStepFromEveryState":          "a lease comes without the line",
 			"L5/ConfirmedIsNeverGrantedAgain":        "a slow machine has one extension more",
 			"Wait/DeadWaiterCostsATurn":              "the server has turns of its own",

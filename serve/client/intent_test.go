@@ -20,6 +20,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -549,6 +550,105 @@ func TestBadInputIsRefusedWithoutACall(t *testing.T) {
 	require.Zero(t, server.all(), "no call was made")
 }
 
+// A confirmation whose result is refused fails with the error of Confirm, wherever it is used.
+func TestARefusedConfirmationIsTheSameOnBothSides(t *testing.T) {
+	onBothSides(t, intent.Config{}, func(t *testing.T, s side) {
+		store := open(t)
+		l := lease(t, s.m, request(""))
+		want := testkit.As[*messagestore.InvalidError](t, l.Confirm(t.Context(), make(chan int)))
+
+		_, err := store.WriteStreams(t.Context(), l.Confirmation(make(chan int))...)
+
+		got := testkit.As[*messagestore.InvalidError](t, err)
+		require.Equal(t, []string{"result", want.Rule}, []string{got.Field, got.Rule})
+		require.NotErrorIs(t, err, messagestore.ErrNotSupported)
+	})
+}
+
+// A conflict of Confirm's writes names the stream and the versions.
+func TestAConflictOfAConfirmationHasItsVersions(t *testing.T) {
+	onBothSides(t, intent.Config{}, func(t *testing.T, s side) {
+		l := lease(t, s.m, request(""))
+		other := lease(t, s.m, intent.Request{Key: "order 2", Content: order{1}})
+		paid := messagestore.Raw{Type: "Paid", Data: []byte(`{}`)}
+		require.NoError(t, other.Confirm(t.Context(), nil, messagestore.To("account-1", messagestore.NoStream, paid, paid)))
+
+		err := l.Confirm(t.Context(), nil, messagestore.To("account-2", messagestore.NoStream, paid), messagestore.To("account-1", 0, paid))
+
+		require.Equal(t, messagestore.VersionConflictError{Stream: "account-1", Expected: 0, Actual: 1}, *testkit.As[*messagestore.VersionConflictError](t, err))
+		require.EqualError(t, err, "confirm lease: version conflict: expected 0, found 1")
+		require.NoError(t, l.Confirm(t.Context(), nil), "the lease goes on")
+	})
+}
+
+// A hash in place of a long key is not taken for the key that has its text.
+func TestAKeyWithTheTextOfAHashIsAnother(t *testing.T) {
+	onBothSides(t, intent.Config{}, func(t *testing.T, s side) {
+		long := strings.Repeat("k", 300)
+		hashed, _ := keys.Encode(long, keys.HashedBytes)
+		streams := map[string]messagestore.StreamName{}
+		for _, key := range []string{long, hashed} {
+			for _, scope := range []string{long, hashed} {
+				r := intent.Request{Scope: scope, Key: key, Content: order{1}}
+				l := lease(t, s.m, r)
+				streams[scope+key] = l.Stream()
+				looked, err := s.m.Lookup(t.Context(), scope, key)
+				require.NoError(t, err)
+				require.Equal(t, l.Stream(), looked.Stream)
+				a, err := s.m.Reserve(t.Context(), r)
+				require.NoError(t, err)
+				require.Equal(t, l.Stream(), a.Intent.Stream)
+			}
+		}
+		for _, scope := range []string{long, hashed} {
+			listed, err := s.m.List(t.Context(), intent.Filter{Scope: scope})
+			require.NoError(t, err)
+			page, err := s.m.ListPage(t.Context(), intent.Filter{Scope: scope}, 0, 10)
+			require.NoError(t, err)
+			for _, all := range [][]intent.Intent{listed, page.Intents} {
+				var found []messagestore.StreamName
+				for _, i := range all {
+					found = append(found, i.Stream)
+					require.Equal(t, []string{hashed, hashed}, []string{i.Scope, i.Key})
+				}
+				require.ElementsMatch(t, []messagestore.StreamName{streams[scope+long], streams[scope+hashed]}, found)
+			}
+		}
+	})
+}
+
+// A lease whose intent is corrupt fails by itself, and says so.
+func TestACorruptIntentFailsItsOwnExtension(t *testing.T) {
+	t.Parallel()
+	store := open(t)
+	local, remote := within(t, store, nil), over(t, dial(t, serving(t, store, nil).url), nil)
+	for side, m := range []*intent.Manager{local, remote} {
+		var holders []intent.Holder
+		for i := range 3 {
+			l := lease(t, m, intent.Request{Key: fmt.Sprint(side, i), Session: "S", Content: order{1}})
+			holders = append(holders, intent.Holder{Key: fmt.Sprint(side, i), Session: "S", Token: l.Token()})
+			if i == 1 {
+				_, err := store.Write(t.Context(), l.Stream(), messagestore.AnyVersion, messagestore.Raw{Type: "Paid", Data: []byte(`{}`)})
+				require.NoError(t, err)
+				want := fmt.Sprintf("extend lease: corrupt intent: %s@1: ", l.Stream())
+				require.ErrorContains(t, l.Extend(t.Context()), want)
+			}
+		}
+		all, err := m.ExtendMany(t.Context(), holders...)
+		require.NoError(t, err)
+		for i, e := range all {
+			if i != 1 {
+				require.NoError(t, e.Err)
+				continue
+			}
+			require.ErrorIs(t, e.Err, intent.ErrCorrupt)
+			require.NotErrorIs(t, e.Err, messagestore.ErrOutcomeUnknown)
+			require.NotErrorIs(t, e.Err, intent.ErrLeaseLost)
+			require.ErrorContains(t, e.Err, fmt.Sprintf("corrupt intent: payment:intent-%d 1@1: ", side))
+		}
+	}
+}
+
 // What needs the store itself is not supported, and says so before any call.
 func TestTransactionsAreNotSupported(t *testing.T) {
 	t.Parallel()
@@ -565,7 +665,8 @@ func TestTransactionsAreNotSupported(t *testing.T) {
 	for _, writes := range [][]messagestore.StreamWrite{l.Confirmation("R"), append(l.Guarded(), messagestore.To("account-1", messagestore.NoStream, messagestore.Raw{Type: "Paid", Data: []byte(`{}`)}))} {
 		_, err = store.WriteStreams(t.Context(), writes...)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		require.ErrorContains(t, err, messagestore.ErrNotSupported.Error())
+		require.ErrorIs(t, err, messagestore.ErrNotSupported)
+		require.Equal(t, "lease", testkit.As[*messagestore.InvalidError](t, err).Field)
 	}
 	require.Equal(t, 1, server.all())
 	require.NoError(t, l.Err())

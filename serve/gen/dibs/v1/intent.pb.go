@@ -138,6 +138,7 @@ const (
 	LeaseOutcome_LEASE_OUTCOME_LOST             LeaseOutcome = 2 // nothing was written; intent says what is there instead
 	LeaseOutcome_LEASE_OUTCOME_VERSION_CONFLICT LeaseOutcome = 3 // of one of Confirm's writes: nothing was written, and the lease goes on
 	LeaseOutcome_LEASE_OUTCOME_UNAVAILABLE      LeaseOutcome = 4 // of ExtendLeases: not known for this lease, so send it again
+	LeaseOutcome_LEASE_OUTCOME_CORRUPT          LeaseOutcome = 5 // of ExtendLeases: the intent's stream holds something else; to send it again does not help
 )
 
 // Enum value maps for LeaseOutcome.
@@ -148,6 +149,7 @@ var (
 		2: "LEASE_OUTCOME_LOST",
 		3: "LEASE_OUTCOME_VERSION_CONFLICT",
 		4: "LEASE_OUTCOME_UNAVAILABLE",
+		5: "LEASE_OUTCOME_CORRUPT",
 	}
 	LeaseOutcome_value = map[string]int32{
 		"LEASE_OUTCOME_UNSPECIFIED":      0,
@@ -155,6 +157,7 @@ var (
 		"LEASE_OUTCOME_LOST":             2,
 		"LEASE_OUTCOME_VERSION_CONFLICT": 3,
 		"LEASE_OUTCOME_UNAVAILABLE":      4,
+		"LEASE_OUTCOME_CORRUPT":          5,
 	}
 )
 
@@ -370,8 +373,11 @@ type Intent struct {
 	Version        int64                  `protobuf:"varint,17,opt,name=version,proto3" json:"version,omitempty"`                                     // of its stream
 	GlobalPosition int64                  `protobuf:"varint,18,opt,name=global_position,json=globalPosition,proto3" json:"global_position,omitempty"` // of its last message
 	Line           []string               `protobuf:"bytes,19,rep,name=line,proto3" json:"line,omitempty"`                                            // the sessions in the line; those of other keys are empty
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Its stream. If name.key or name.scope was too long for the stream's name, its hash stands in its
+	// place in both, and only here a hash cannot be taken for a key with the same text.
+	Stream        string `protobuf:"bytes,20,opt,name=stream,proto3" json:"stream,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Intent) Reset() {
@@ -535,6 +541,13 @@ func (x *Intent) GetLine() []string {
 		return x.Line
 	}
 	return nil
+}
+
+func (x *Intent) GetStream() string {
+	if x != nil {
+		return x.Stream
+	}
+	return ""
 }
 
 type ReserveRequest struct {
@@ -731,8 +744,9 @@ func (x *ExtendLeasesRequest) GetLeases() []*Lease {
 type LeaseResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Outcome       LeaseOutcome           `protobuf:"varint,1,opt,name=outcome,proto3,enum=dibs.v1.LeaseOutcome" json:"outcome,omitempty"`
-	Lease         *Lease                 `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`   // of OK
-	Intent        *Intent                `protobuf:"bytes,3,opt,name=intent,proto3" json:"intent,omitempty"` // of LOST
+	Lease         *Lease                 `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`     // of OK
+	Intent        *Intent                `protobuf:"bytes,3,opt,name=intent,proto3" json:"intent,omitempty"`   // of LOST
+	Corrupt       string                 `protobuf:"bytes,4,opt,name=corrupt,proto3" json:"corrupt,omitempty"` // of CORRUPT: which message it is, and the rule that it breaks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -786,6 +800,13 @@ func (x *LeaseResult) GetIntent() *Intent {
 		return x.Intent
 	}
 	return nil
+}
+
+func (x *LeaseResult) GetCorrupt() string {
+	if x != nil {
+		return x.Corrupt
+	}
+	return ""
 }
 
 type ExtendLeasesResponse struct {
@@ -903,7 +924,8 @@ func (x *ConfirmRequest) GetNotKept() string {
 type ConfirmResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Outcome       LeaseOutcome           `protobuf:"varint,1,opt,name=outcome,proto3,enum=dibs.v1.LeaseOutcome" json:"outcome,omitempty"`
-	Intent        *Intent                `protobuf:"bytes,2,opt,name=intent,proto3" json:"intent,omitempty"` // of OK and LOST: as it is now
+	Intent        *Intent                `protobuf:"bytes,2,opt,name=intent,proto3" json:"intent,omitempty"`     // of OK and LOST: as it is now
+	Conflict      *VersionConflict       `protobuf:"bytes,3,opt,name=conflict,proto3" json:"conflict,omitempty"` // of VERSION_CONFLICT
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -952,6 +974,74 @@ func (x *ConfirmResponse) GetIntent() *Intent {
 	return nil
 }
 
+func (x *ConfirmResponse) GetConflict() *VersionConflict {
+	if x != nil {
+		return x.Conflict
+	}
+	return nil
+}
+
+// A VersionConflict says which stream was not at its expected version.
+type VersionConflict struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Stream          string                 `protobuf:"bytes,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	ExpectedVersion int64                  `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	ActualVersion   int64                  `protobuf:"varint,3,opt,name=actual_version,json=actualVersion,proto3" json:"actual_version,omitempty"` // -1: there is no stream. The expected one: another message than after_id is there
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *VersionConflict) Reset() {
+	*x = VersionConflict{}
+	mi := &file_dibs_v1_intent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VersionConflict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VersionConflict) ProtoMessage() {}
+
+func (x *VersionConflict) ProtoReflect() protoreflect.Message {
+	mi := &file_dibs_v1_intent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VersionConflict.ProtoReflect.Descriptor instead.
+func (*VersionConflict) Descriptor() ([]byte, []int) {
+	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *VersionConflict) GetStream() string {
+	if x != nil {
+		return x.Stream
+	}
+	return ""
+}
+
+func (x *VersionConflict) GetExpectedVersion() int64 {
+	if x != nil {
+		return x.ExpectedVersion
+	}
+	return 0
+}
+
+func (x *VersionConflict) GetActualVersion() int64 {
+	if x != nil {
+		return x.ActualVersion
+	}
+	return 0
+}
+
 type ReleaseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lease         *Lease                 `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
@@ -962,7 +1052,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_dibs_v1_intent_proto_msgTypes[10]
+	mi := &file_dibs_v1_intent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1064,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dibs_v1_intent_proto_msgTypes[10]
+	mi := &file_dibs_v1_intent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1077,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{10}
+	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReleaseRequest) GetLease() *Lease {
@@ -1014,7 +1104,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_dibs_v1_intent_proto_msgTypes[11]
+	mi := &file_dibs_v1_intent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1116,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dibs_v1_intent_proto_msgTypes[11]
+	mi := &file_dibs_v1_intent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1129,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{11}
+	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReleaseResponse) GetOutcome() LeaseOutcome {
@@ -1066,7 +1156,7 @@ type GetIntentRequest struct {
 
 func (x *GetIntentRequest) Reset() {
 	*x = GetIntentRequest{}
-	mi := &file_dibs_v1_intent_proto_msgTypes[12]
+	mi := &file_dibs_v1_intent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1168,7 @@ func (x *GetIntentRequest) String() string {
 func (*GetIntentRequest) ProtoMessage() {}
 
 func (x *GetIntentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dibs_v1_intent_proto_msgTypes[12]
+	mi := &file_dibs_v1_intent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1181,7 @@ func (x *GetIntentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetIntentRequest.ProtoReflect.Descriptor instead.
 func (*GetIntentRequest) Descriptor() ([]byte, []int) {
-	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{12}
+	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetIntentRequest) GetName() *IntentName {
@@ -1117,7 +1207,7 @@ type GetIntentResponse struct {
 
 func (x *GetIntentResponse) Reset() {
 	*x = GetIntentResponse{}
-	mi := &file_dibs_v1_intent_proto_msgTypes[13]
+	mi := &file_dibs_v1_intent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1219,7 @@ func (x *GetIntentResponse) String() string {
 func (*GetIntentResponse) ProtoMessage() {}
 
 func (x *GetIntentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dibs_v1_intent_proto_msgTypes[13]
+	mi := &file_dibs_v1_intent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1232,7 @@ func (x *GetIntentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetIntentResponse.ProtoReflect.Descriptor instead.
 func (*GetIntentResponse) Descriptor() ([]byte, []int) {
-	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{13}
+	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetIntentResponse) GetIntent() *Intent {
@@ -1167,7 +1257,7 @@ type ListIntentsRequest struct {
 
 func (x *ListIntentsRequest) Reset() {
 	*x = ListIntentsRequest{}
-	mi := &file_dibs_v1_intent_proto_msgTypes[14]
+	mi := &file_dibs_v1_intent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1269,7 @@ func (x *ListIntentsRequest) String() string {
 func (*ListIntentsRequest) ProtoMessage() {}
 
 func (x *ListIntentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dibs_v1_intent_proto_msgTypes[14]
+	mi := &file_dibs_v1_intent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1282,7 @@ func (x *ListIntentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIntentsRequest.ProtoReflect.Descriptor instead.
 func (*ListIntentsRequest) Descriptor() ([]byte, []int) {
-	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{14}
+	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListIntentsRequest) GetCategory() string {
@@ -1254,7 +1344,7 @@ type ListIntentsResponse struct {
 
 func (x *ListIntentsResponse) Reset() {
 	*x = ListIntentsResponse{}
-	mi := &file_dibs_v1_intent_proto_msgTypes[15]
+	mi := &file_dibs_v1_intent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1356,7 @@ func (x *ListIntentsResponse) String() string {
 func (*ListIntentsResponse) ProtoMessage() {}
 
 func (x *ListIntentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dibs_v1_intent_proto_msgTypes[15]
+	mi := &file_dibs_v1_intent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1369,7 @@ func (x *ListIntentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIntentsResponse.ProtoReflect.Descriptor instead.
 func (*ListIntentsResponse) Descriptor() ([]byte, []int) {
-	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{15}
+	return file_dibs_v1_intent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListIntentsResponse) GetIntents() []*Intent {
@@ -1316,7 +1406,7 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"expireTime\x12+\n" +
 	"\x03ttl\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x18\n" +
 	"\aversion\x18\a \x01(\x03R\aversion\x12'\n" +
-	"\x0fglobal_position\x18\b \x01(\x03R\x0eglobalPosition\"\xa8\x05\n" +
+	"\x0fglobal_position\x18\b \x01(\x03R\x0eglobalPosition\"\xc0\x05\n" +
 	"\x06Intent\x12'\n" +
 	"\x04name\x18\x01 \x01(\v2\x13.dibs.v1.IntentNameR\x04name\x12*\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x14.dibs.v1.IntentStateR\x05state\x12\x1d\n" +
@@ -1342,7 +1432,8 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"releasedBy\x12\x18\n" +
 	"\aversion\x18\x11 \x01(\x03R\aversion\x12'\n" +
 	"\x0fglobal_position\x18\x12 \x01(\x03R\x0eglobalPosition\x12\x12\n" +
-	"\x04line\x18\x13 \x03(\tR\x04line\"\x83\x02\n" +
+	"\x04line\x18\x13 \x03(\tR\x04line\x12\x16\n" +
+	"\x06stream\x18\x14 \x01(\tR\x06stream\"\x83\x02\n" +
 	"\x0eReserveRequest\x12'\n" +
 	"\x04name\x18\x01 \x01(\v2\x13.dibs.v1.IntentNameR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1356,11 +1447,12 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\v2\x0e.dibs.v1.LeaseR\x05lease\x12'\n" +
 	"\x06intent\x18\x03 \x01(\v2\x0f.dibs.v1.IntentR\x06intent\"=\n" +
 	"\x13ExtendLeasesRequest\x12&\n" +
-	"\x06leases\x18\x01 \x03(\v2\x0e.dibs.v1.LeaseR\x06leases\"\x8d\x01\n" +
+	"\x06leases\x18\x01 \x03(\v2\x0e.dibs.v1.LeaseR\x06leases\"\xa7\x01\n" +
 	"\vLeaseResult\x12/\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x15.dibs.v1.LeaseOutcomeR\aoutcome\x12$\n" +
 	"\x05lease\x18\x02 \x01(\v2\x0e.dibs.v1.LeaseR\x05lease\x12'\n" +
-	"\x06intent\x18\x03 \x01(\v2\x0f.dibs.v1.IntentR\x06intent\"F\n" +
+	"\x06intent\x18\x03 \x01(\v2\x0f.dibs.v1.IntentR\x06intent\x12\x18\n" +
+	"\acorrupt\x18\x04 \x01(\tR\acorrupt\"F\n" +
 	"\x14ExtendLeasesResponse\x12.\n" +
 	"\aresults\x18\x01 \x03(\v2\x14.dibs.v1.LeaseResultR\aresults\"\xa0\x01\n" +
 	"\x0eConfirmRequest\x12$\n" +
@@ -1368,10 +1460,15 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"\vresult_json\x18\x02 \x01(\tR\n" +
 	"resultJson\x12,\n" +
 	"\x06writes\x18\x03 \x03(\v2\x14.dibs.v1.StreamWriteR\x06writes\x12\x19\n" +
-	"\bnot_kept\x18\x04 \x01(\tR\anotKept\"k\n" +
+	"\bnot_kept\x18\x04 \x01(\tR\anotKept\"\xa1\x01\n" +
 	"\x0fConfirmResponse\x12/\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x15.dibs.v1.LeaseOutcomeR\aoutcome\x12'\n" +
-	"\x06intent\x18\x02 \x01(\v2\x0f.dibs.v1.IntentR\x06intent\"N\n" +
+	"\x06intent\x18\x02 \x01(\v2\x0f.dibs.v1.IntentR\x06intent\x124\n" +
+	"\bconflict\x18\x03 \x01(\v2\x18.dibs.v1.VersionConflictR\bconflict\"{\n" +
+	"\x0fVersionConflict\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\tR\x06stream\x12)\n" +
+	"\x10expected_version\x18\x02 \x01(\x03R\x0fexpectedVersion\x12%\n" +
+	"\x0eactual_version\x18\x03 \x01(\x03R\ractualVersion\"N\n" +
 	"\x0eReleaseRequest\x12$\n" +
 	"\x05lease\x18\x01 \x01(\v2\x0e.dibs.v1.LeaseR\x05lease\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"k\n" +
@@ -1407,13 +1504,14 @@ const file_dibs_v1_intent_proto_rawDesc = "" +
 	"\x18INTENT_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11INTENT_STATE_FREE\x10\x01\x12\x15\n" +
 	"\x11INTENT_STATE_HELD\x10\x02\x12\x15\n" +
-	"\x11INTENT_STATE_DONE\x10\x03*\x9e\x01\n" +
+	"\x11INTENT_STATE_DONE\x10\x03*\xb9\x01\n" +
 	"\fLeaseOutcome\x12\x1d\n" +
 	"\x19LEASE_OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10LEASE_OUTCOME_OK\x10\x01\x12\x16\n" +
 	"\x12LEASE_OUTCOME_LOST\x10\x02\x12\"\n" +
 	"\x1eLEASE_OUTCOME_VERSION_CONFLICT\x10\x03\x12\x1d\n" +
-	"\x19LEASE_OUTCOME_UNAVAILABLE\x10\x042\xae\x03\n" +
+	"\x19LEASE_OUTCOME_UNAVAILABLE\x10\x04\x12\x19\n" +
+	"\x15LEASE_OUTCOME_CORRUPT\x10\x052\xae\x03\n" +
 	"\rIntentService\x12<\n" +
 	"\aReserve\x12\x17.dibs.v1.ReserveRequest\x1a\x18.dibs.v1.ReserveResponse\x12K\n" +
 	"\fExtendLeases\x12\x1c.dibs.v1.ExtendLeasesRequest\x1a\x1d.dibs.v1.ExtendLeasesResponse\x12<\n" +
@@ -1435,7 +1533,7 @@ func file_dibs_v1_intent_proto_rawDescGZIP() []byte {
 }
 
 var file_dibs_v1_intent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_dibs_v1_intent_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_dibs_v1_intent_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_dibs_v1_intent_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: dibs.v1.Outcome
 	(IntentState)(0),              // 1: dibs.v1.IntentState
@@ -1450,28 +1548,29 @@ var file_dibs_v1_intent_proto_goTypes = []any{
 	(*ExtendLeasesResponse)(nil),  // 10: dibs.v1.ExtendLeasesResponse
 	(*ConfirmRequest)(nil),        // 11: dibs.v1.ConfirmRequest
 	(*ConfirmResponse)(nil),       // 12: dibs.v1.ConfirmResponse
-	(*ReleaseRequest)(nil),        // 13: dibs.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),       // 14: dibs.v1.ReleaseResponse
-	(*GetIntentRequest)(nil),      // 15: dibs.v1.GetIntentRequest
-	(*GetIntentResponse)(nil),     // 16: dibs.v1.GetIntentResponse
-	(*ListIntentsRequest)(nil),    // 17: dibs.v1.ListIntentsRequest
-	(*ListIntentsResponse)(nil),   // 18: dibs.v1.ListIntentsResponse
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
-	(*StreamWrite)(nil),           // 21: dibs.v1.StreamWrite
+	(*VersionConflict)(nil),       // 13: dibs.v1.VersionConflict
+	(*ReleaseRequest)(nil),        // 14: dibs.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),       // 15: dibs.v1.ReleaseResponse
+	(*GetIntentRequest)(nil),      // 16: dibs.v1.GetIntentRequest
+	(*GetIntentResponse)(nil),     // 17: dibs.v1.GetIntentResponse
+	(*ListIntentsRequest)(nil),    // 18: dibs.v1.ListIntentsRequest
+	(*ListIntentsResponse)(nil),   // 19: dibs.v1.ListIntentsResponse
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*StreamWrite)(nil),           // 22: dibs.v1.StreamWrite
 }
 var file_dibs_v1_intent_proto_depIdxs = []int32{
 	3,  // 0: dibs.v1.Lease.name:type_name -> dibs.v1.IntentName
-	19, // 1: dibs.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
-	20, // 2: dibs.v1.Lease.ttl:type_name -> google.protobuf.Duration
+	20, // 1: dibs.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
+	21, // 2: dibs.v1.Lease.ttl:type_name -> google.protobuf.Duration
 	3,  // 3: dibs.v1.Intent.name:type_name -> dibs.v1.IntentName
 	1,  // 4: dibs.v1.Intent.state:type_name -> dibs.v1.IntentState
-	19, // 5: dibs.v1.Intent.grant_time:type_name -> google.protobuf.Timestamp
-	19, // 6: dibs.v1.Intent.expire_time:type_name -> google.protobuf.Timestamp
-	20, // 7: dibs.v1.Intent.left:type_name -> google.protobuf.Duration
+	20, // 5: dibs.v1.Intent.grant_time:type_name -> google.protobuf.Timestamp
+	20, // 6: dibs.v1.Intent.expire_time:type_name -> google.protobuf.Timestamp
+	21, // 7: dibs.v1.Intent.left:type_name -> google.protobuf.Duration
 	3,  // 8: dibs.v1.ReserveRequest.name:type_name -> dibs.v1.IntentName
-	20, // 9: dibs.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
-	20, // 10: dibs.v1.ReserveRequest.max_wait:type_name -> google.protobuf.Duration
+	21, // 9: dibs.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	21, // 10: dibs.v1.ReserveRequest.max_wait:type_name -> google.protobuf.Duration
 	0,  // 11: dibs.v1.ReserveResponse.outcome:type_name -> dibs.v1.Outcome
 	4,  // 12: dibs.v1.ReserveResponse.lease:type_name -> dibs.v1.Lease
 	5,  // 13: dibs.v1.ReserveResponse.intent:type_name -> dibs.v1.Intent
@@ -1481,35 +1580,36 @@ var file_dibs_v1_intent_proto_depIdxs = []int32{
 	5,  // 17: dibs.v1.LeaseResult.intent:type_name -> dibs.v1.Intent
 	9,  // 18: dibs.v1.ExtendLeasesResponse.results:type_name -> dibs.v1.LeaseResult
 	4,  // 19: dibs.v1.ConfirmRequest.lease:type_name -> dibs.v1.Lease
-	21, // 20: dibs.v1.ConfirmRequest.writes:type_name -> dibs.v1.StreamWrite
+	22, // 20: dibs.v1.ConfirmRequest.writes:type_name -> dibs.v1.StreamWrite
 	2,  // 21: dibs.v1.ConfirmResponse.outcome:type_name -> dibs.v1.LeaseOutcome
 	5,  // 22: dibs.v1.ConfirmResponse.intent:type_name -> dibs.v1.Intent
-	4,  // 23: dibs.v1.ReleaseRequest.lease:type_name -> dibs.v1.Lease
-	2,  // 24: dibs.v1.ReleaseResponse.outcome:type_name -> dibs.v1.LeaseOutcome
-	5,  // 25: dibs.v1.ReleaseResponse.intent:type_name -> dibs.v1.Intent
-	3,  // 26: dibs.v1.GetIntentRequest.name:type_name -> dibs.v1.IntentName
-	20, // 27: dibs.v1.GetIntentRequest.max_wait:type_name -> google.protobuf.Duration
-	5,  // 28: dibs.v1.GetIntentResponse.intent:type_name -> dibs.v1.Intent
-	1,  // 29: dibs.v1.ListIntentsRequest.states:type_name -> dibs.v1.IntentState
-	19, // 30: dibs.v1.ListIntentsRequest.since_time:type_name -> google.protobuf.Timestamp
-	5,  // 31: dibs.v1.ListIntentsResponse.intents:type_name -> dibs.v1.Intent
-	6,  // 32: dibs.v1.IntentService.Reserve:input_type -> dibs.v1.ReserveRequest
-	8,  // 33: dibs.v1.IntentService.ExtendLeases:input_type -> dibs.v1.ExtendLeasesRequest
-	11, // 34: dibs.v1.IntentService.Confirm:input_type -> dibs.v1.ConfirmRequest
-	13, // 35: dibs.v1.IntentService.Release:input_type -> dibs.v1.ReleaseRequest
-	15, // 36: dibs.v1.IntentService.GetIntent:input_type -> dibs.v1.GetIntentRequest
-	17, // 37: dibs.v1.IntentService.ListIntents:input_type -> dibs.v1.ListIntentsRequest
-	7,  // 38: dibs.v1.IntentService.Reserve:output_type -> dibs.v1.ReserveResponse
-	10, // 39: dibs.v1.IntentService.ExtendLeases:output_type -> dibs.v1.ExtendLeasesResponse
-	12, // 40: dibs.v1.IntentService.Confirm:output_type -> dibs.v1.ConfirmResponse
-	14, // 41: dibs.v1.IntentService.Release:output_type -> dibs.v1.ReleaseResponse
-	16, // 42: dibs.v1.IntentService.GetIntent:output_type -> dibs.v1.GetIntentResponse
-	18, // 43: dibs.v1.IntentService.ListIntents:output_type -> dibs.v1.ListIntentsResponse
-	38, // [38:44] is the sub-list for method output_type
-	32, // [32:38] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	13, // 23: dibs.v1.ConfirmResponse.conflict:type_name -> dibs.v1.VersionConflict
+	4,  // 24: dibs.v1.ReleaseRequest.lease:type_name -> dibs.v1.Lease
+	2,  // 25: dibs.v1.ReleaseResponse.outcome:type_name -> dibs.v1.LeaseOutcome
+	5,  // 26: dibs.v1.ReleaseResponse.intent:type_name -> dibs.v1.Intent
+	3,  // 27: dibs.v1.GetIntentRequest.name:type_name -> dibs.v1.IntentName
+	21, // 28: dibs.v1.GetIntentRequest.max_wait:type_name -> google.protobuf.Duration
+	5,  // 29: dibs.v1.GetIntentResponse.intent:type_name -> dibs.v1.Intent
+	1,  // 30: dibs.v1.ListIntentsRequest.states:type_name -> dibs.v1.IntentState
+	20, // 31: dibs.v1.ListIntentsRequest.since_time:type_name -> google.protobuf.Timestamp
+	5,  // 32: dibs.v1.ListIntentsResponse.intents:type_name -> dibs.v1.Intent
+	6,  // 33: dibs.v1.IntentService.Reserve:input_type -> dibs.v1.ReserveRequest
+	8,  // 34: dibs.v1.IntentService.ExtendLeases:input_type -> dibs.v1.ExtendLeasesRequest
+	11, // 35: dibs.v1.IntentService.Confirm:input_type -> dibs.v1.ConfirmRequest
+	14, // 36: dibs.v1.IntentService.Release:input_type -> dibs.v1.ReleaseRequest
+	16, // 37: dibs.v1.IntentService.GetIntent:input_type -> dibs.v1.GetIntentRequest
+	18, // 38: dibs.v1.IntentService.ListIntents:input_type -> dibs.v1.ListIntentsRequest
+	7,  // 39: dibs.v1.IntentService.Reserve:output_type -> dibs.v1.ReserveResponse
+	10, // 40: dibs.v1.IntentService.ExtendLeases:output_type -> dibs.v1.ExtendLeasesResponse
+	12, // 41: dibs.v1.IntentService.Confirm:output_type -> dibs.v1.ConfirmResponse
+	15, // 42: dibs.v1.IntentService.Release:output_type -> dibs.v1.ReleaseResponse
+	17, // 43: dibs.v1.IntentService.GetIntent:output_type -> dibs.v1.GetIntentResponse
+	19, // 44: dibs.v1.IntentService.ListIntents:output_type -> dibs.v1.ListIntentsResponse
+	39, // [39:45] is the sub-list for method output_type
+	33, // [33:39] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_dibs_v1_intent_proto_init() }
@@ -1524,7 +1624,7 @@ func file_dibs_v1_intent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dibs_v1_intent_proto_rawDesc), len(file_dibs_v1_intent_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -236,6 +236,14 @@ export declare type Intent = Message<"dibs.v1.Intent"> & {
    * @generated from field: repeated string line = 19;
    */
   line: string[];
+
+  /**
+   * Its stream. If name.key or name.scope was too long for the stream's name, its hash stands in its
+   * place in both, and only here a hash cannot be taken for a key with the same text.
+   *
+   * @generated from field: string stream = 20;
+   */
+  stream: string;
 };
 
 /**
@@ -364,6 +372,13 @@ export declare type LeaseResult = Message<"dibs.v1.LeaseResult"> & {
    * @generated from field: dibs.v1.Intent intent = 3;
    */
   intent?: Intent | undefined;
+
+  /**
+   * of CORRUPT: which message it is, and the rule that it breaks
+   *
+   * @generated from field: string corrupt = 4;
+   */
+  corrupt: string;
 };
 
 /**
@@ -442,6 +457,13 @@ export declare type ConfirmResponse = Message<"dibs.v1.ConfirmResponse"> & {
    * @generated from field: dibs.v1.Intent intent = 2;
    */
   intent?: Intent | undefined;
+
+  /**
+   * of VERSION_CONFLICT
+   *
+   * @generated from field: dibs.v1.VersionConflict conflict = 3;
+   */
+  conflict?: VersionConflict | undefined;
 };
 
 /**
@@ -449,6 +471,36 @@ export declare type ConfirmResponse = Message<"dibs.v1.ConfirmResponse"> & {
  * Use `create(ConfirmResponseSchema)` to create a new message.
  */
 export declare const ConfirmResponseSchema: GenMessage<ConfirmResponse>;
+
+/**
+ * A VersionConflict says which stream was not at its expected version.
+ *
+ * @generated from message dibs.v1.VersionConflict
+ */
+export declare type VersionConflict = Message<"dibs.v1.VersionConflict"> & {
+  /**
+   * @generated from field: string stream = 1;
+   */
+  stream: string;
+
+  /**
+   * @generated from field: int64 expected_version = 2;
+   */
+  expectedVersion: bigint;
+
+  /**
+   * -1: there is no stream. The expected one: another message than after_id is there
+   *
+   * @generated from field: int64 actual_version = 3;
+   */
+  actualVersion: bigint;
+};
+
+/**
+ * Describes the message dibs.v1.VersionConflict.
+ * Use `create(VersionConflictSchema)` to create a new message.
+ */
+export declare const VersionConflictSchema: GenMessage<VersionConflict>;
 
 /**
  * @generated from message dibs.v1.ReleaseRequest
@@ -719,6 +771,13 @@ export enum LeaseOutcome {
    * @generated from enum value: LEASE_OUTCOME_UNAVAILABLE = 4;
    */
   UNAVAILABLE = 4,
+
+  /**
+   * of ExtendLeases: the intent's stream holds something else; to send it again does not help
+   *
+   * @generated from enum value: LEASE_OUTCOME_CORRUPT = 5;
+   */
+  CORRUPT = 5,
 }
 
 /**
