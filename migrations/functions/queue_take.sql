@@ -765,17 +765,38 @@ end
 $$;
 
 comment on function dibs.queue_take(
-  text, text, bigint, bigint, bigint[], integer[], text, bigint[], text[], integer, bigint, bigint, integer, boolean, integer, double precision, integer,
-  bigint[], text[], bigint[], bigint, bigint[], bigint[], integer[]
+  text, text, bigint, bigint,
+  bigint[], integer[], text, bigint[], text[],
+  integer, bigint, bigint,
+  integer, boolean, integer, double precision, integer,
+  bigint[], text[], bigint[],
+  bigint, bigint[], bigint[], integer[]
 ) is
-'Ends deliveries, gives back what sessions that are over have out, and reserves up to want items for the session me, in one step.
-Each delivery that ends is a position and a version, a kind (c completed, r failed, f deferred, u not worked on, x buried, t
-completed by queue_finish, b completed while it was held, with the one before it), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. With wakes the
-queue is one of streams: its items are the first messages of streams, which later ones of these types wake, and which w and s give
-back, to wait and suspended, seen up to a global position. With of_slots it is one of parked messages, as queue_park makes it, and what is
-reserved is of these slots, a bit each. What is reserved beyond want is
-for the sessions others, in their order, as many items each as other_wants says. What the sessions resumed have out moves to the session me, and nothing else is reserved then. A delivery is of the session me, unless ended_sessions names another. Times are
-microseconds: lease, wait, and wake, which says after how long something may be available without a write; null for never. A
-take that finds nothing and waits gets a ticket, which it gives again as own_ticket.';
+'In one step, ends deliveries, gives back what is out in sessions that are over, and reserves up to
+want items for the session me. All times are in microseconds.
+
+An ended delivery is a position and a version, a kind, a delay, and an error for the log. It is of
+the session me, unless ended_sessions names another. The kinds are:
+  c  completed
+  r  failed
+  f  deferred
+  u  not worked on
+  x  buried
+  t  completed by queue_finish
+  b  completed while it was held, with the item before it
+  w  a stream waits; the messages up to a global position are seen
+  s  a stream is suspended; the messages up to a global position are seen
+In endings each delivery has a letter: d done, l lost, o still out.
+
+With wakes it is a queue of streams: an item is the first message of a stream, and later messages of
+these types in the stream wake it. With of_slots it is a queue of parked messages, which queue_park
+fills, and the take reserves items of these slots only: each is a bit.
+
+The sessions others get items beyond want, in their order, each up to its number in other_wants.
+What the sessions resumed have out moves to the session me; then nothing else is reserved.
+
+A take that waits and finds nothing gets a ticket, its place in the line, and gives it again as
+own_ticket. The result wake says after how long there may be something without a write; null means
+never.';
 
 grant execute on function dibs.queue_take to dibs_worker;
