@@ -47,10 +47,12 @@ func SagaGroups(sagas iter.Seq2[Saga, error]) ([]Group, error) {
 		if err != nil {
 			return nil, err
 		}
-		by.add(Group{Error: cmp.Or(s.Reason, s.Error), ID: s.ID, Newest: s.Started})
+		by.add(Group{Error: errorOf(s), ID: s.ID, Newest: s.Started})
 	}
 	return by.sorted(), nil
 }
+
+func errorOf(s Saga) string { return cmp.Or(s.Reason, s.Error) }
 
 type groups map[string]*Group
 

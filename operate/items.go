@@ -54,6 +54,7 @@ type Filter struct {
 	State queue.State
 
 	Error string // a part of the item's error
+	Like  string // an error: that of the item is in the same [Group]
 	Type  string // the type of its message
 	Key   string // the key with which it was inserted
 
@@ -62,7 +63,7 @@ type Filter struct {
 }
 
 func (f Filter) matches(q *queue.Queue, item queue.Item, now time.Time) bool {
-	if !strings.Contains(item.Error, f.Error) {
+	if !strings.Contains(item.Error, f.Error) || f.Like != "" && kindOf(item.Error) != kindOf(f.Like) {
 		return false
 	}
 	m := item.Message

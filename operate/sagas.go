@@ -22,12 +22,13 @@ type SagaFilter struct {
 	State saga.State
 
 	Error         string    // a part of the reason, or of the last error of the step
+	Like          string    // an error: that of the saga is in the same [Group]
 	Definition    string    // the name of the definition
 	StartedBefore time.Time // by the store's clock
 }
 
 func (f SagaFilter) matches(s Saga) bool {
-	return (strings.Contains(s.Reason, f.Error) || strings.Contains(s.Error, f.Error)) && (f.Definition == "" || s.Definition == f.Definition) &&
+	return (f.Like == "" || kindOf(errorOf(s)) == kindOf(f.Like)) && (strings.Contains(s.Reason, f.Error) || strings.Contains(s.Error, f.Error)) && (f.Definition == "" || s.Definition == f.Definition) &&
 		(f.StartedBefore.IsZero() || s.Started.Before(f.StartedBefore))
 }
 

@@ -66,7 +66,7 @@ type Role string
 const (
 	Title      Role = "title"      // begins a story; its Text says what the stream is
 	Note       Role = "note"       // is about no message; its Label says of what it is
-	Cause      Role = "cause"      // the message for which the first one was written
+	CausedBy   Role = "cause"      // the message for which the first one was written
 	FirstWrite Role = "firstWrite" // the first message of the stream
 	Winner     Role = "winner"     // the message for which the stream was reserved
 	Duplicate  Role = "duplicate"  // came second, with the winner's content
@@ -478,9 +478,9 @@ func (t *teller) causeOf(ctx context.Context, s *story, role Role, m *messagesto
 
 // tellCause tells that message.
 func (t *teller) tellCause(ctx context.Context, s *story, m *messagestore.Message) error {
-	source, err := t.causeOf(ctx, s, Cause, m)
+	source, err := t.causeOf(ctx, s, CausedBy, m)
 	if source != nil {
-		s.tell(Event{Role: Cause, Message: source, Data: source.Data})
+		s.tell(Event{Role: CausedBy, Message: source, Data: source.Data})
 	}
 	return err
 }

@@ -26,7 +26,7 @@ func (t *teller) reservation(ctx context.Context, s *story) error {
 	s.key = t.keyOf(first)
 	s.title("")
 	s.tell(Event{Role: FirstWrite, Message: first, Data: first.Data})
-	role := Cause
+	role := CausedBy
 	if s.key != "" || first.Metadata.Local.Get(digestProperty) != "" {
 		role = Winner
 	}

@@ -53,26 +53,12 @@ func (a *app) inEach(ctx context.Context, kind string, f func(category messagest
 	return failed
 }
 
-// sideOf returns the categories for which something is kept in a category of its own, such as the positions of consumers;
-// or only one, if it is named.
+// sideOf returns the categories for which something is kept in a category of its own, or only one, if it is named.
 func sideOf(ctx context.Context, store *messagestore.Store, only messagestore.Category, side string) ([]messagestore.Category, error) {
 	if only != "" {
 		return []messagestore.Category{only}, nil
 	}
-	found, err := store.Categories(ctx, side)
-	var categories []messagestore.Category
-	for _, category := range found {
-		for _, separator := range []string{":", "+"} {
-			of, ok := strings.CutSuffix(string(category), separator+side)
-			base := messagestore.Category(of)
-			// Another client may have any name there.
-			if ok && base.Validate() == nil && base.WithType(side) == category {
-				categories = append(categories, base)
-			}
-		}
-	}
-	slices.Sort(categories)
-	return categories, err
+	return operate.SideOf(ctx, store, side)
 }
 
 // either joins words: a, b or c.

@@ -65,16 +65,11 @@ func (c aConsumer) status(ctx context.Context, store *messagestore.Store) (consu
 }
 
 // statuses returns where the consumers are, of one category or of all.
-func statuses(ctx context.Context, store *messagestore.Store, only messagestore.Category) (all []consumers.Status, err error) {
-	categories, err := sideOf(ctx, store, only, "position")
-	for _, category := range categories {
-		found, err := consumers.Consumers(ctx, store, category)
-		if err != nil {
-			return all, err
-		}
-		all = append(all, found...)
+func statuses(ctx context.Context, store *messagestore.Store, only messagestore.Category) ([]consumers.Status, error) {
+	if only != "" {
+		return consumers.Consumers(ctx, store, only)
 	}
-	return all, err
+	return operate.Consumers(ctx, store)
 }
 
 type consumersListCommand struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue/cron"
 )
 
@@ -69,14 +70,6 @@ func (c aSchedule) status(ctx context.Context, kept *cron.Cron) (cron.Status, er
 	return all[0], nil
 }
 
-// lateAfter is for how long a tick may be over before it is called late.
-const lateAfter = 10 * time.Second
-
-// isLate reports whether no process runs a schedule: its next tick is over.
-func isLate(s cron.Status, now time.Time) bool {
-	return !s.Next.IsZero() && s.Next.Before(now.Add(-lateAfter))
-}
-
 // scheduleFields are how a schedule is printed as JSON.
 func scheduleFields(category messagestore.Category, s cron.Status, next []time.Time, now time.Time) fields {
 	f := fields{"category", category, "name", s.Name, "spec", s.Spec, "zone", zoneOf(s), "catchUp", s.CatchUp.String()}
@@ -87,7 +80,7 @@ func scheduleFields(category messagestore.Category, s cron.Status, next []time.T
 	for _, at := range next {
 		ticks = append(ticks, text.Time(at))
 	}
-	return append(f, "from", s.From, "last?", s.Last, "next", ticks, "late?", isLate(s, now), "type", s.Body.MessageType(), "data", dataOf(s))
+	return append(f, "from", s.From, "last?", s.Last, "next", ticks, "late?", operate.Late(s, now), "type", s.Body.MessageType(), "data", dataOf(s))
 }
 
 // dataOf is the data of the items' messages.
@@ -154,7 +147,7 @@ func (c *cronLsCommand) Run(ctx context.Context, a *app) error {
 				if s.Skips > 0 {
 					note = in(yellow, fmt.Sprintf("%d skipped", s.Skips))
 				}
-				if isLate(s, now) {
+				if operate.Late(s, now) {
 					note = in(red, strings.TrimSuffix("late, "+note.text, ", "))
 				}
 				a.out.row(scheduleFields(category, s, next, now), category, in(bold, shorten(visible(s.Name))), s.Spec, zoneOf(s), s.CatchUp, s.Last,
@@ -217,7 +210,7 @@ func (a *app) printSchedule(category messagestore.Category, s cron.Status, n int
 		if i == 0 {
 			label = "next"
 		}
-		if i == 0 && isLate(s, now) {
+		if i == 0 && operate.Late(s, now) {
 			note = in(red, "late")
 		}
 		a.out.row(nil, in(dim, label), text.Time(at), at.In(zone).Format("Mon 2006-01-02 15:04:05 MST"), note)

@@ -44,7 +44,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			return a.printFindings(append(slices.Concat(aboutFile(state), aboutConsumers(ctx, store), aboutQueues(ctx, store)), aboutCheck(ctx, store)), c.Quiet)
+			return a.printFindings(append(slices.Concat(aboutFile(state), aboutWork(ctx, store)), aboutCheck(ctx, store)), c.Quiet)
 		})
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
@@ -72,55 +72,11 @@ func (a *app) examineAccess(ctx context.Context) []Finding {
 	var found []Finding
 	err := a.withStore(ctx, 1, func(store *messagestore.Store) error {
 		check := aboutCheck(ctx, store)
-		found = append(slices.Concat(aboutConsumers(ctx, store), aboutQueues(ctx, store)), check)
+		found = append(aboutWork(ctx, store), check)
 		return nil
 	})
 	if err != nil { // what refuses to open refuses a service too
 		found = []Finding{aboutAccess(err, err)}
-	}
-	return found
-}
-
-// aboutQueues reports each queue, but for those of parked messages, with its dead items and its oldest item that is open. Queues that cannot be
-// read are left out: the check of the store says why.
-func aboutQueues(ctx context.Context, store *messagestore.Store) (found []Finding) {
-	all, err := queuesOf(ctx, store, "")
-	if err != nil {
-		return nil
-	}
-	for _, s := range all {
-		if s.Parked {
-			continue // its consumer tells of it
-		}
-		says := fmt.Sprintf("queue %s has %s", visible(s.Name), text.Number(s.Dead, "dead item"))
-		if !s.Oldest.IsZero() {
-			says += ", and its oldest item that is not finished is of " + text.Time(s.Oldest)
-		}
-		f := judged("queues", s.Name, says, false, "", "")
-		warn := func(says, advice string, args ...any) {
-			f.Verdict, f.Says = VerdictWarn, f.Says+says
-			f.Advice = strings.TrimPrefix(f.Advice+"; "+fmt.Sprintf(advice, args...), "; ")
-		}
-		name, category := text.Word(visible(s.Name)), text.Word(visible(string(s.Category)))
-		switch {
-		case s.Dead > 0 && s.Streams:
-			warn("", "see them with dibs saga ls %s --state dead, and resume or cancel them", category)
-		case s.Dead > 0:
-			warn("", "see them with dibs queue jobs %s --state dead, and have them offered again, or drop them", name)
-		}
-		if s.Suspended > 0 {
-			warn(fmt.Sprintf(", and %s", text.Number(s.Suspended, "suspended saga")), "see why with dibs saga ls %s --state suspended, and resume, cancel or resolve them", category)
-		}
-		if failing := aboutFailing(ctx, store, s); failing != "" {
-			warn("; "+failing, "see the errors with dibs queue jobs %s --state later", name)
-		}
-		if s.Paused {
-			warn(", and is paused", "dibs queue resume %s ends the pause", name)
-		}
-		if clock := clockText(s); clock != "" {
-			warn("; "+clock, "see to the clock of the store's server; the next worker that looks has delays and leases count from then on")
-		}
-		found = append(found, f)
 	}
 	return found
 }
@@ -337,10 +293,18 @@ func (a *app) printFindings(findings []Finding, quiet bool) error {
 			a.out.title(group)
 		}
 		f.Says = a.redact(f.Says)
-		a.out.row(fields{"group", f.Group, "name", f.Name, "verdict", f.Verdict, "says", f.Says, "advice?", f.Advice},
+		var groups []fields
+		for _, g := range f.Groups {
+			groups = append(groups, fields{"count", g.Count, "oldest?", g.Oldest, "newest?", g.Newest, "error?", g.Error, "command?", g.Command})
+		}
+		a.out.row(fields{"group", f.Group, "name", f.Name, "verdict", f.Verdict, "says", f.Says, "advice?", f.Advice, "groups?", groups},
 			in(verdictStyles[f.Verdict], fmt.Sprintf("  %-6s", f.Verdict)), f.Says)
 		if f.Advice != "" {
 			a.out.row(nil, "", in(dim, f.Advice))
+		}
+		for _, g := range f.Groups {
+			a.out.row(nil, "", fmt.Sprintf("%d × %s", g.Count, text.Cut(200, visible(oneLineOf(g.Error)))))
+			a.out.row(nil, "", in(dim, "  "+g.Command))
 		}
 	}
 	if failed > 0 {

@@ -111,7 +111,7 @@ func TestDoctorNamesSagasThatArePutAside(t *testing.T) {
 		turns(t, store)
 
 		says := told(t, dibs, "queues")
-		require.Regexp(t, `^warn: queue booking:saga has 1 dead item(, and its oldest item that is not finished is of \S+)?, and 1 suspended saga\n`, says)
-		require.Contains(t, says, "see them with dibs saga ls booking:saga --state dead, and resume or cancel them; see why with dibs saga ls booking:saga --state suspended, and resume, cancel or resolve them")
+		require.Regexp(t, `^warn: queue booking:saga has 1 dead item(, and its oldest item that is not finished is of \S+)?; 1 suspended saga\n`, says)
+		require.Contains(t, says, "see why with dibs saga ls booking:saga --state suspended, and resume, cancel or resolve them")
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/operate"
 )
 
 // The examinations, one to a file, return rows of a name, a verdict, a finding in words, and an
@@ -54,6 +55,15 @@ type Finding struct {
 	Verdict Verdict
 	Says    string // "fsync is off"
 	Advice  string // the remedy and the reason for it; empty if none is needed
+
+	Groups []FindingGroup // what is wrong, by error
+}
+
+// A FindingGroup is several things with one error, and the command that mends them.
+type FindingGroup struct {
+	operate.Group
+
+	Command string // "" for none
 }
 
 // ExamineConfig sets the thresholds of [Examine]. Nil means all defaults.
@@ -193,10 +203,10 @@ func (e *examination) addAll(group string, found []Finding, err error) error {
 	refused, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case failedWith(err, permissionDenied):
-		found = []Finding{{group, group, VerdictHidden, refused.Message, "grant pg_monitor to this user"}}
+		found = []Finding{{Group: group, Name: group, Verdict: VerdictHidden, Says: refused.Message, Advice: "grant pg_monitor to this user"}}
 	case failedWith(err, lockNotAvailable):
 		e.locked = true
-		found = []Finding{{group, group, VerdictWarn, group + " cannot be examined: a table is locked", "see locks"}}
+		found = []Finding{{Group: group, Name: group, Verdict: VerdictWarn, Says: group + " cannot be examined: a table is locked", Advice: "see locks"}}
 	case err != nil:
 		return fmt.Errorf("%s: %w", group, err)
 	}
@@ -210,7 +220,7 @@ func (e *examination) ask(ctx context.Context, group, sql string, args ...any) (
 		var name, verdict string
 		var says, advice pgtype.Text
 		err := rows.Scan(&name, &verdict, &says, &advice)
-		found = append(found, Finding{group, name, Verdict(verdict), says.String, advice.String})
+		found = append(found, Finding{Group: group, Name: name, Verdict: Verdict(verdict), Says: says.String, Advice: advice.String})
 		return err
 	})
 	return found, err
@@ -364,7 +374,7 @@ func (u unknown) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 }
 
 func (e *examination) add(group, name string, v Verdict, says, advice string) {
-	e.findings = append(e.findings, Finding{group, name, v, says, advice})
+	e.findings = append(e.findings, Finding{Group: group, Name: name, Verdict: v, Says: says, Advice: advice})
 }
 
 var lockKey = regexp.MustCompile(`the category with key (-?[0-9]+) `)

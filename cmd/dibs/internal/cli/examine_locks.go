@@ -143,7 +143,7 @@ func (e *examination) categoryLocks(ctx context.Context, group string) ([]Findin
 		if len(locks) > 0 {
 			says = fmt.Sprintf("%d locks of categories are held, none of them for long", len(locks))
 		}
-		found = []Finding{{group, "category locks", VerdictOK, says, ""}}
+		found = []Finding{{Group: group, Name: "category locks", Verdict: VerdictOK, Says: says}}
 	}
 	return found, nil
 }

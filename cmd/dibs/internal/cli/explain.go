@@ -49,7 +49,7 @@ func (c *explainCommand) Run(ctx context.Context, a *app) error {
 
 // labels are of roles that are printed as other words. A role is the event's name in JSON.
 var labels = map[operate.Role]string{
-	operate.FirstWrite: "first write", operate.Cause: "caused by", operate.Unreserved: "command", operate.SameKey: "same key", "takenOver": "taken over",
+	operate.FirstWrite: "first write", operate.CausedBy: "caused by", operate.Unreserved: "command", operate.SameKey: "same key", "takenOver": "taken over",
 	"undoFailed": "undo failed", "cancelRequested": "cancelled", "setBack": "clock set back",
 }
 

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/operate"
@@ -137,33 +136,12 @@ type queueLsCommand struct {
 	Category messagestore.Category `arg:"" optional:"" help:"The category that the queues read. Defaults to all."`
 }
 
-// clockBehind is by how much the store's clock is behind what a queue has of it, 0 for not: it was ahead then, or was set back since.
-func clockBehind(s queue.Status) time.Duration {
-	latest := s.Changed
-	if s.Oldest.After(latest) {
-		latest = s.Oldest
-	}
-	if by := latest.Sub(s.Time); by > queuing.ClockTolerance {
-		return by
-	}
-	return 0
-}
-
-// clockText says so, or is empty.
-func clockText(s queue.Status) string {
-	by := clockBehind(s)
-	if by == 0 {
-		return ""
-	}
-	return fmt.Sprintf("the store's clock is %v behind the times in the queue: it was ahead, or was set back", by.Round(time.Second))
-}
-
 // queueFields are how a queue is printed as JSON. Due items are some of the later ones.
 func queueFields(s queue.Status) fields {
 	return fields{
 		"queue", s.Name, "category", s.Category, "paused?", s.Paused, "waiting", s.Waiting, "out", s.Out, "later", s.Later, "due", s.Due,
 		"suspended?", s.Suspended, "held", s.Held, "dead", s.Dead, "oldest?", s.Oldest, "cursor", s.Cursor, "taken", s.Taken,
-		"finished", s.Finished, "givenBack", s.Back, "buried", s.Buried, "sessions", s.Sessions, "clockBehindSeconds?", clockBehind(s).Seconds(),
+		"finished", s.Finished, "givenBack", s.Back, "buried", s.Buried, "sessions", s.Sessions, "clockBehindSeconds?", operate.ClockBehind(s).Seconds(),
 	}
 }
 
@@ -210,7 +188,7 @@ func (a *app) printQueue(s queue.Status, object fields) {
 	if s.Paused {
 		note = in(yellow, strings.TrimSuffix("paused, "+note.text, ", "))
 	}
-	if clock := clockText(s); clock != "" {
+	if clock := operate.ClockText(s); clock != "" {
 		note = in(red, strings.TrimPrefix(note.text+", "+clock, ", "))
 	}
 	a.out.row(object, in(bold, s.Name), s.Category, waiting, s.Out, s.Later, s.Due, s.Held, alarming(s.Dead), s.Oldest, s.Finished, s.Back, s.Buried, note)
@@ -444,6 +422,7 @@ type matchingItems struct {
 	All       bool          `help:"All items in the state."`
 	State     string        `placeholder:"STATE" enum:"waiting,out,later,suspended,held,dead,any," default:"" help:"Those in this state, or any. Defaults to dead; to any if they are cancelled."`
 	Error     string        `placeholder:"TEXT" help:"Those whose error has this text."`
+	Like      string        `placeholder:"ERROR" help:"Those whose error is this one, but for words with a digit."`
 	Type      string        `placeholder:"TYPE" help:"Those of this type of message."`
 	Key       string        `placeholder:"KEY" help:"Those that were inserted with this key."`
 	OlderThan time.Duration `placeholder:"DURATION" help:"Those whose message was written longer ago, like 36h."`
@@ -454,12 +433,12 @@ type matchingItems struct {
 func (c matchingItems) set() bool { return c.All || c.filters() }
 
 func (c matchingItems) filters() bool {
-	return c.State != "" || c.Error != "" || c.Type != "" || c.Key != "" || c.OlderThan != 0
+	return c.State != "" || c.Error != "" || c.Like != "" || c.Type != "" || c.Key != "" || c.OlderThan != 0
 }
 
 // run changes the items that match, or prints how many there are.
 func (c matchingItems) run(ctx context.Context, a *app, with withQueue, action operate.Action, did, reason string) error {
-	f := operate.Filter{Error: c.Error, Type: c.Type, Key: c.Key, OlderThan: c.OlderThan}
+	f := operate.Filter{Error: c.Error, Like: c.Like, Type: c.Type, Key: c.Key, OlderThan: c.OlderThan}
 	if state := cmp.Or(c.State, map[bool]string{true: "any", false: "dead"}[action == operate.Cancel]); state != "any" {
 		f.State = queue.State(state)
 	}
@@ -510,7 +489,7 @@ func (c *someItems) run(ctx context.Context, a *app, with withQueue, action oper
 	case c.set():
 		return c.matchingItems.run(ctx, a, with, action, did, c.Reason)
 	case len(c.Positions) == 0:
-		return usage("which items? Give their positions, as dibs queue jobs prints them, or --all, --state, --error, --type, --key or --older-than")
+		return usage("which items? Give their positions, as dibs queue jobs prints them, or --all, --state, --error, --like, --type, --key or --older-than")
 	case c.DryRun || c.Rate != 0:
 		return usage("--dry-run and --rate go without positions")
 	}

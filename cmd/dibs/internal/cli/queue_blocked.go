@@ -112,7 +112,7 @@ func (b *blocked) look(ctx context.Context) (err error) {
 			says: "no process reserves an item", advice: "dibs queue resume " + b.status.Name + " ends the pause",
 		})
 	}
-	if clock := clockText(b.status); clock != "" {
+	if clock := operate.ClockText(b.status); clock != "" {
 		b.add(blocker{
 			cause: "clock", items: b.status.Out + b.status.Later + b.status.Suspended - b.status.Due,
 			says: clock, advice: "the next worker that looks has delays and leases count from then on; see to the server's clock",

@@ -207,6 +207,7 @@ type sagaChange struct {
 	All        bool          `help:"All sagas in the state."`
 	State      string        `placeholder:"STATE" enum:"running,compensating,suspended,open," default:"" help:"Those that are running, compensating, suspended or open, which is all of these. Defaults to suspended for resume and resolve, and to open for others."`
 	Error      string        `placeholder:"TEXT" help:"Those whose reason, or the error of whose step, has this text."`
+	Like       string        `placeholder:"ERROR" help:"Those whose reason or error is this one, but for words with a digit."`
 	Definition string        `placeholder:"NAME" help:"Those of this definition."`
 	OlderThan  time.Duration `placeholder:"DURATION" help:"Those that were started longer ago, like 36h."`
 	DryRun     bool          `help:"Change nothing: print how many there are, by error."`
@@ -214,7 +215,7 @@ type sagaChange struct {
 }
 
 func (c *sagaChange) many() bool {
-	return c.All || c.State != "" || c.Error != "" || c.Definition != "" || c.OlderThan != 0
+	return c.All || c.State != "" || c.Error != "" || c.Like != "" || c.Definition != "" || c.OlderThan != 0
 }
 
 // runMany changes the sagas that match, or prints how many there are.
@@ -226,7 +227,7 @@ func (c *sagaChange) runMany(ctx context.Context, a *app, doing string) error {
 	case state == "":
 		state = string(saga.StateSuspended)
 	}
-	f := operate.SagaFilter{State: saga.State(state), Error: c.Error, Definition: c.Definition}
+	f := operate.SagaFilter{State: saga.State(state), Error: c.Error, Like: c.Like, Definition: c.Definition}
 	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, store *messagestore.Store) error {
 		if store == nil {
 			return nil
@@ -279,7 +280,7 @@ func (c *sagaChange) run(ctx context.Context, a *app, doing string) error {
 	case c.many():
 		return c.runMany(ctx, a, doing)
 	case c.ID == "":
-		return usage("which saga? Give its id, or --all, --state, --error, --definition or --older-than")
+		return usage("which saga? Give its id, or --all, --state, --error, --like, --definition or --older-than")
 	}
 	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, _ *messagestore.Store) error {
 		was, err := sagaChanges[doing](o, ctx, c.ID, c.Reason)
