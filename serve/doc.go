@@ -17,7 +17,7 @@
 //	permission_denied    the key has no right to the category
 //	not_found            the intent or item does not exist
 //	failed_precondition  the queue was removed, or the intent is done
-//	resource_exhausted   too many calls, with RetryInfo; or a message that is too large, without it
+//	resource_exhausted   too many calls, with RetryInfo; or a request that is too large, with BadRequest
 //	unavailable          the store or the server cannot answer now: send the call again
 //
 // A client may send every call again, because it makes the ids: a repeated call gets the answer of

@@ -79,9 +79,7 @@ func fail(err error) error {
 	case errors.Is(err, messagestore.ErrOutcomeUnknown): // before all others: an earlier attempt may have written
 		return newError(connect.CodeUnavailable, reasonUnknown, &hidden{"the store's answer was lost: send the call again", err})
 	case errors.As(err, &refused):
-		return newError(connect.CodeInvalidArgument, "", err, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{
-			Field: fieldOf(refused.Field), Description: refused.Rule + ": " + refused.Value,
-		}}})
+		return newError(connect.CodeInvalidArgument, "", err, violation(refused))
 	case errors.Is(err, messagestore.ErrInvalid):
 		return connect.NewError(connect.CodeInvalidArgument, err)
 	case errors.Is(err, messagestore.ErrNotFound):
@@ -106,6 +104,11 @@ func fail(err error) error {
 		return connect.NewError(connect.CodeInternal, &hidden{"the server cannot do this: its log says why", err})
 	}
 	return newError(connect.CodeUnavailable, reasonStore, &hidden{"the store does not answer now", err})
+}
+
+// violation returns the detail that names a refused field.
+func violation(e *messagestore.InvalidError) *errdetails.BadRequest {
+	return &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: fieldOf(e.Field), Description: e.Rule + ": " + e.Value}}}
 }
 
 // A hidden error has a text for clients, who need not know where the store is, and a cause for the

@@ -112,10 +112,9 @@ func (s *Server) Drain() { s.drain.now() }
 // Handler returns the services for your own [http.Server], which must speak HTTP/2 for gRPC.
 // [Server.Run] has a server with bounds for strangers.
 func (s *Server) Handler() http.Handler {
+	plain := connect.WithCompression("gzip", nil, nil) // what is not decompressed cannot inflate, and the messages are small
 	options := []connect.HandlerOption{
-		connect.WithReadMaxBytes(s.config.MaxBytes), connect.WithInterceptors(s.metrics),
-		// What is not decompressed cannot inflate, and the messages are small.
-		connect.WithCompression("gzip", nil, nil),
+		connect.WithInterceptors(s.metrics), plain,
 		connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
 	}
 	calls := http.NewServeMux()
@@ -125,13 +124,16 @@ func (s *Server) Handler() http.Handler {
 	calls.Handle(dibsv1connect.NewAdminServiceHandler(admin{s}, options...))
 	mux := http.NewServeMux()
 	mux.Handle("/", s.authenticated(calls))
-	mux.Handle(grpchealth.NewHandler(health{s}))
+	mux.Handle(grpchealth.NewHandler(health{s}, plain))
 	if s.config.Reflection {
 		names := grpcreflect.NewStaticReflector(dibsv1connect.IntentServiceName, dibsv1connect.QueueServiceName, dibsv1connect.StoreServiceName, dibsv1connect.AdminServiceName)
-		mux.Handle(grpcreflect.NewHandlerV1(names))
-		mux.Handle(grpcreflect.NewHandlerV1Alpha(names))
+		mux.Handle(grpcreflect.NewHandlerV1(names, plain))
+		mux.Handle(grpcreflect.NewHandlerV1Alpha(names, plain))
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = newBoundedBody(r, s.config.MaxBytes)
+		mux.ServeHTTP(w, r)
+	})
 }
 
 type health struct{ s *Server }

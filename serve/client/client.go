@@ -13,6 +13,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,6 +27,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/dibs-go/dibs/internal/waiting"
@@ -51,6 +53,12 @@ type Config struct {
 	//
 	// Defaults to 30 seconds. If it is negative, nothing is sent again.
 	Patience time.Duration
+
+	// MaxBytes is how large a request may be: as large as the server lets it be. A larger one is a
+	// [*messagestore.InvalidError], which names its largest field, and is not sent.
+	//
+	// Defaults to 4 MiB.
+	MaxBytes int
 }
 
 // A Client calls a server. It is safe for concurrent use. The services send each call again, with a
@@ -100,12 +108,16 @@ func New(address string, config *Config) (*Client, error) {
 	if patience == 0 {
 		patience = 30 * time.Second
 	}
-	options := []connect.ClientOption{connect.WithGRPC(), connect.WithInterceptors(&repeats{key: config.Key, patience: patience})}
+	most := cmp.Or(config.MaxBytes, 4<<20)
+	if most < 1024 {
+		return nil, messagestore.NewInvalidError("MaxBytes", most, "must be at least 1024")
+	}
+	options := []connect.ClientOption{connect.WithGRPC(), connect.WithInterceptors(&repeats{key: config.Key, patience: patience, most: most})}
 	web := &http.Client{Transport: c.transport}
 	c.Intents = dibsv1connect.NewIntentServiceClient(web, address, options...)
-	c.extensions = &extensions{service: c.Intents}
+	c.extensions = &extensions{service: c.Intents, most: most}
 	c.Queues = dibsv1connect.NewQueueServiceClient(web, address, options...)
-	once := connect.WithInterceptors(&repeats{key: config.Key, patience: -1})
+	once := connect.WithInterceptors(&repeats{key: config.Key, patience: -1, most: most})
 	c.once = dibsv1connect.NewQueueServiceClient(web, address, connect.WithGRPC(), once)
 	c.Store = dibsv1connect.NewStoreServiceClient(web, address, options...)
 	c.Admin = dibsv1connect.NewAdminServiceClient(web, address, options...)
@@ -134,6 +146,7 @@ const (
 type repeats struct {
 	key      string
 	patience time.Duration
+	most     int // bytes of a request
 }
 
 // WrapUnary sends a call again while that may help.
@@ -155,6 +168,10 @@ func (r *repeats) call(ctx context.Context, request connect.AnyRequest, write bo
 			code = connect.CodeDeadlineExceeded
 		}
 		return nil, connect.NewError(code, err)
+	}
+	if m, is := request.Any().(proto.Message); is && proto.Size(m) > r.most {
+		refused := messagestore.NewInvalidError(largest(m), proto.Size(m), fmt.Sprintf("must be smaller, because the request has that many bytes and may have %d", r.most))
+		return nil, connect.NewError(connect.CodeInvalidArgument, refused)
 	}
 	w := waitOf(request.Any())
 	defer w.restore()

@@ -72,7 +72,7 @@ func kindOf(err *connect.Error) error {
 		if _, later := detail[*errdetails.RetryInfo](err); later {
 			return nil
 		}
-		return messagestore.ErrInvalid // the message is too large
+		return refusal(err) // the request is too large
 	case connect.CodeInternal:
 		if connect.IsWireError(err) {
 			return calling.ErrLasting

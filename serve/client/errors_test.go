@@ -168,7 +168,7 @@ func TestAWriteThatMayHaveHappenedIsUnknown(t *testing.T) {
 					return nil, c.attempts[min(made, len(c.attempts))-1]
 				}
 				began := time.Now()
-				_, err := (&repeats{patience: time.Minute}).call(t.Context(), connect.NewRequest(&v1.ConfirmRequest{}), !c.read, next)
+				_, err := (&repeats{patience: time.Minute, most: 4 << 20}).call(t.Context(), connect.NewRequest(&v1.ConfirmRequest{}), !c.read, next)
 
 				require.Equal(t, c.attempts[len(c.attempts)-1] == nil, err == nil)
 				require.Equal(t, c.unknown, errors.Is(err, messagestore.ErrOutcomeUnknown), "%v", err)
@@ -207,7 +207,7 @@ func TestAWaitGoesOnAtAnotherServer(t *testing.T) {
 			return nil, wire(connect.CodeUnavailable, &errdetails.ErrorInfo{Reason: "DRAINING"})
 		}
 
-		_, err := (&repeats{patience: 30 * time.Second}).call(t.Context(), connect.NewRequest(request), true, next)
+		_, err := (&repeats{patience: 30 * time.Second, most: 4 << 20}).call(t.Context(), connect.NewRequest(request), true, next)
 
 		require.NoError(t, err)
 		require.Len(t, waits, 3)

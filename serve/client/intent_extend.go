@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/dibs-go/dibs/internal/waiting"
 	"github.com/dibs-go/dibs/messagestore"
 	v1 "github.com/dibs-go/dibs/serve/gen/dibs/v1"
@@ -14,7 +16,8 @@ import (
 )
 
 const (
-	maxLeases = 1000 // of one ExtendLeases
+	maxLeases  = 1000 // of one ExtendLeases
+	entryBytes = 6    // of an entry of a list before its own, at most
 
 	// hangs is after which time a call keeps no later one waiting.
 	hangs = time.Second
@@ -25,6 +28,7 @@ const (
 // concurrent use. It has a goroutine while a call is under way.
 type extensions struct {
 	service dibsv1connect.IntentServiceClient
+	most    int // bytes of a call
 
 	mu      sync.Mutex
 	waiting []*extension
@@ -82,11 +86,15 @@ func (e *extensions) send() {
 func (e *extensions) next() (group []*extension) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for len(e.waiting) > 0 && len(group) < maxLeases {
-		if e.waiting[0].ctx.Err() == nil {
-			group = append(group, e.waiting[0])
+	for bytes := 0; len(e.waiting) > 0 && len(group) < maxLeases; e.waiting = e.waiting[1:] {
+		one := e.waiting[0]
+		if one.ctx.Err() != nil {
+			continue
 		}
-		e.waiting = e.waiting[1:]
+		if bytes += proto.Size(one.lease) + entryBytes; bytes > e.most && len(group) > 0 {
+			break
+		}
+		group = append(group, one)
 	}
 	if e.began = time.Now(); len(group) == 0 {
 		e.senders--

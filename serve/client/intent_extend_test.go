@@ -56,7 +56,7 @@ func TestExtensionsGoTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service := &extender{takes: 100 * time.Millisecond}
-		e := &extensions{service: service}
+		e := &extensions{service: service, most: 4 << 20}
 		for n := range 1502 {
 			go func() {
 				time.Sleep(time.Duration(min(n, 1)) * time.Millisecond)
@@ -79,7 +79,7 @@ func TestACallerLeavesItsCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service := &extender{takes: 100 * time.Millisecond}
-		e := &extensions{service: service}
+		e := &extensions{service: service, most: 4 << 20}
 		go e.extend(t.Context(), leaseIn("pay:intent", "first"))
 		synctest.Wait()
 		short, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
@@ -112,7 +112,7 @@ func TestACallThatHangsKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service := &extender{hangs: 1}
-		e := &extensions{service: service}
+		e := &extensions{service: service, most: 4 << 20}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go e.extend(ctx, leaseIn("pay:intent", "hangs"))
@@ -133,7 +133,7 @@ func TestARefusedCategoryIsRefusedAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service := &extender{refuse: "mail:intent"}
-		e := &extensions{service: service}
+		e := &extensions{service: service, most: 4 << 20}
 		results := e.extend(t.Context(), append(leaseIn("pay:intent", "1"), append(leaseIn("mail:intent", "2"), leaseIn("pay:intent", "3")...)...))
 		require.NoError(t, results[0].err)
 		require.ErrorIs(t, results[1].err, messagestore.ErrNotPermitted)
