@@ -43,11 +43,12 @@ func AppendCanonical(b []byte, raw json.RawMessage) (canonical []byte, ambiguous
 // AppendCanonicalOf is [AppendCanonical] for valid JSON, for example right after encoding/json has
 // made it. Do not call it with anything else.
 func AppendCanonicalOf(b []byte, raw json.RawMessage) (canonical []byte, ambiguous bool, err error) {
-	w := writer{raw: raw, b: slices.Grow(b, len(raw)), base: len(b)}
+	w := newWriter(raw, false)
+	defer w.free()
 	if err := w.all(); err != nil {
 		return nil, false, err
 	}
-	return w.b, w.ambiguous, nil
+	return w.appendTo(b), w.ambiguous, nil
 }
 
 // OneReading returns a common spelling for all JSON that every decoder reads the same way as raw.
@@ -59,11 +60,12 @@ func OneReading(raw json.RawMessage) (spelling []byte, ok bool) {
 	if !json.Valid(raw) {
 		return nil, false
 	}
-	w := writer{raw: raw, b: make([]byte, 0, len(raw)), spelled: true}
+	w := newWriter(raw, true)
+	defer w.free()
 	if err := w.all(); err != nil || w.ambiguous {
 		return nil, false
 	}
-	return w.b, true
+	return w.appendTo(nil), true
 }
 
 // A writer writes the canonical form of valid JSON while it reads it: each byte once, in the order
@@ -71,16 +73,16 @@ func OneReading(raw json.RawMessage) (spelling []byte, ok bool) {
 // for all objects together: moving the members of each object at its end would copy deeply nested
 // bytes once per level.
 type writer struct {
-	raw  []byte
-	at   int // the next byte of raw to read
-	b    []byte
-	base int // the length of b at the beginning
+	raw []byte
+	at  int // the next byte of raw to read
+	b   []byte
 
 	depth int // objects that have begun and not ended
 
 	members []member // of the objects that have begun and not ended
 	keys    []byte   // decoded, of those with an escape
 	objects []object // objects with members out of order; an object comes after those within it
+	parts   []part   // the last of those of the objects, with room for more
 	sorting []entry  // of one object
 	folded  []byte
 
@@ -89,8 +91,30 @@ type writer struct {
 	work      int  // bytes written plus keys compared; a test bounds it
 }
 
-// A part of the output lies between two offsets from the base. They have 32 bits, because a body
-// may consist almost only of members.
+// writers are reused: what they need beside the result would be most of what they allocate.
+var writers = sync.Pool{New: func() any { return &writer{} }}
+
+// newWriter returns a writer for valid JSON. Call free when its result is not needed any more.
+func newWriter(raw []byte, spelled bool) *writer {
+	w, _ := writers.Get().(*writer)
+	*w = writer{
+		raw: raw, b: slices.Grow(w.b[:0], len(raw)), spelled: spelled,
+		members: w.members[:0], keys: w.keys[:0], objects: w.objects[:0], parts: w.parts[:0], sorting: w.sorting[:0], folded: w.folded[:0],
+	}
+	return w
+}
+
+// free lets another call use the writer, unless it has become large.
+func (w *writer) free() {
+	const most = maxKept / 64
+	if max(cap(w.b), cap(w.keys), cap(w.folded)) <= maxKept && max(cap(w.members), cap(w.objects), cap(w.parts), cap(w.sorting)) <= most {
+		w.raw = nil
+		writers.Put(w)
+	}
+}
+
+// A part of the output lies between two offsets. They have 32 bits, because a body may consist almost
+// only of members.
 type part struct {
 	start, end      uint32
 	objects, within uint32 // how many objects come before it, and how many are in it
@@ -133,11 +157,19 @@ func (w *writer) all() error {
 	if err := w.value(); err != nil {
 		return fmt.Errorf("canonical JSON: %w", err)
 	}
-	w.work += len(w.b) - w.base
-	if len(w.objects) > 0 {
-		w.order()
-	}
+	w.work += len(w.b)
 	return nil
+}
+
+// appendTo appends the output, in order.
+func (w *writer) appendTo(b []byte) []byte {
+	switch {
+	case len(w.objects) > 0:
+		return w.order(b)
+	case len(b) == 0 && cap(w.b) > maxKept: // it will not be kept
+		return w.b
+	}
+	return append(b, w.b...)
 }
 
 // next skips white space, and returns the byte after it.
@@ -246,7 +278,7 @@ func room[T any](s []T, most int) []T {
 func (w *writer) left() int { return len(w.raw) - w.at }
 
 // place returns the end of the output.
-func (w *writer) place() uint32 { return uint32(len(w.b) - w.base) }
+func (w *writer) place() uint32 { return uint32(len(w.b)) }
 
 // begin returns a part that begins here.
 func (w *writer) begin() part { return part{start: w.place(), objects: uint32(len(w.objects))} }
@@ -255,14 +287,14 @@ func (w *writer) begin() part { return part{start: w.place(), objects: uint32(le
 func (w *writer) end(p *part) { p.end, p.within = w.place(), uint32(len(w.objects))-p.objects }
 
 // written returns the output between two offsets.
-func (w *writer) written(start, end uint32) []byte { return w.b[w.base+int(start) : w.base+int(end)] }
+func (w *writer) written(start, end uint32) []byte { return w.b[start:end] }
 
 // key returns the decoded key of a member.
 func (w *writer) key(m member) []byte {
 	if m.key < m.keyEnd {
 		return w.keys[m.key:m.keyEnd]
 	}
-	key := w.b[w.base+int(m.start)+1:]
+	key := w.b[m.start+1:]
 	return key[:bytes.IndexByte(key, '"')]
 }
 
@@ -292,7 +324,11 @@ func (w *writer) sort(members []member) []part {
 	}
 	compare := w.compare(func(e entry) []byte { return w.key(members[e.at]) })
 	slices.SortFunc(w.sorting, compare)
-	inOrder := make([]part, 0, len(members))
+	if cap(w.parts)-len(w.parts) < len(members) {
+		w.parts = make([]part, 0, max(len(members), minParts))
+	}
+	begin := len(w.parts)
+	inOrder := w.parts[begin:begin:cap(w.parts)]
 	for i, e := range w.sorting {
 		m := members[e.at].part
 		if i == 0 || compare(w.sorting[i-1], e) != 0 {
@@ -304,18 +340,23 @@ func (w *writer) sort(members []member) []part {
 			*last = m
 		}
 	}
+	w.parts = w.parts[:begin+len(inOrder)]
 	return inOrder
 }
 
-// order writes the output once more, with the members of all objects in order.
-func (w *writer) order() {
-	ordered := backwards{make([]byte, len(w.b)), len(w.b)}
+// minParts is for how many members of objects out of order there is room at once.
+const minParts = 32
+
+// order appends the output to b, with the members of all objects in order.
+func (w *writer) order(b []byte) []byte {
+	n := len(b)
+	b = slices.Grow(b, len(w.b))[:n+len(w.b)]
+	ordered := backwards{b[n:], len(w.b)}
 	whole := part{}
 	w.end(&whole)
 	w.fill(&ordered, whole)
 	w.work += len(w.b) - ordered.at
-	ordered.put(w.b[:w.base])
-	w.b = ordered.b[ordered.at:]
+	return append(b[:n], ordered.b[ordered.at:]...) // to where it begins, if members are left out
 }
 
 // fill writes a part.

@@ -243,12 +243,54 @@ func TestOneReadingIsOfWhatEveryDecoderReadsAlike(t *testing.T) {
 	}
 }
 
-func BenchmarkCanonical(b *testing.B) {
-	raw := json.RawMessage(`{"method":"POST","path":"/payments","key":"0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b","amount":245200}`)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := exactjson.Canonical(raw); err != nil {
-			b.Fatal(err)
+// What a call has returned stays as it is, and a call sees nothing of those before it.
+func TestACallLeavesNothingToTheNext(t *testing.T) {
+	t.Parallel()
+	before, long := []byte("before "), `"`+strings.Repeat("x", maxKept)+`"`
+	for _, c := range []struct {
+		raw, canonical string
+		ambiguous      bool
+	}{
+		{`{"b":1,"a":[2,{"d":3,"c":"\u00e4"}],"a":4}`, `{"a":4,"b":1}`, true},
+		{`{"b":[2,{"d":3,"c":"\n"}],"a":4}`, `{"a":4,"b":[2,{"c":"\n","d":3}]}`, false},
+		{`[1,"a"]`, `[1,"a"]`, false},
+		{`1e99999999999`, "", false},
+		{long, long, false},
+		{`{"a":1}`, `{"a":1}`, false},
+	} {
+		one, ambiguous, err := exactjson.AppendCanonical(before, []byte(c.raw))
+		require.Equal(t, c.canonical == "", err != nil, c.raw)
+		require.Equal(t, c.ambiguous, ambiguous, c.raw)
+		two, err := exactjson.Canonical([]byte(c.raw))
+		if err != nil {
+			continue
 		}
+		for _, other := range []string{`[0]`, `{"z":"other","y":2}`} {
+			_, err := exactjson.Canonical([]byte(other))
+			require.NoError(t, err)
+		}
+		require.Equal(t, "before "+c.canonical, string(one))
+		require.Equal(t, c.canonical, string(two))
+	}
+}
+
+const maxKept = 64 << 10 // of the memory that is used again
+
+func BenchmarkCanonical(b *testing.B) {
+	for name, body := range map[string]string{
+		"InOrder":  `{"amount":24523,"key":"0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b","method":"POST","path":"/payments"}`,
+		"Disorder": `{"method":"POST","path":"/payments","key":"0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b","amount":245200}`,
+		"Escapes":  `{"name":"Zo\u00eb \"Z\"","street":"Hauptstra\u00dfe 1","lines":[{"sku":"a\nb","n":1},{"sku":"\u20ac","n":2}]}`,
+		"4KiB":     flat(4 << 10),
+	} {
+		raw := json.RawMessage(body)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := exactjson.Canonical(raw); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
