@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 )
@@ -110,7 +111,8 @@ func TestACallThatIsNoneIsRefusedBeforeItIsSent(t *testing.T) {
 	require.ErrorContains(t, err, "must encode as JSON: json: unsupported type: chan int")
 	require.NotContains(t, err.Error(), "\n")
 	_, err = store.WriteStreams(ctx, s.Reply("7", "car", ticket{}))
-	require.ErrorContains(t, err, `invalid reply "saga_test.ticket": must be of the type that replies to car have, saga_test.rented`)
+	refused := testkit.As[*messagestore.InvalidError](t, err)
+	require.Equal(t, []string{"reply", `"saga_test.ticket"`, "must be of the type that replies to car have, saga_test.rented"}, []string{refused.Field, refused.Value, refused.Rule})
 
 	for name, err := range map[string]error{
 		"a reply to no saga": func() error { _, err := store.WriteStreams(ctx, s.Reply("7", "car", rented{})); return err }(),
