@@ -162,7 +162,7 @@ func (m *Manager) lease(h Holder) (*Lease, error) {
 
 // step takes a step on h's lease, at the version that it finds.
 func (m *Manager) step(ctx context.Context, h Holder, body func(p *part) messagestore.Body, writes []messagestore.StreamWrite) (*Lease, error) {
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return nil, err
 	}
 	l, err := m.lease(h)

@@ -429,7 +429,7 @@ func (l *Lease) Lost(err error) bool {
 // lease, and [messagestore.ErrNotFound] if it has no lease. It is [messagestore.ErrNotSupported] for
 // the lease of a [Service].
 func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return nil, fmt.Errorf("lease in a transaction: %w", err)
 	}
 	if err := l.m.overErr("the lease"); err != nil {
@@ -485,7 +485,7 @@ func (l *Lease) compare(p *part, s *intentlog.State) *LeaseLostError {
 // the same lease is found at a later version, because a waiter came or an answer was lost, step
 // tries again at that version.
 func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, writes []messagestore.StreamWrite) error {
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return err
 	}
 	if l.m.over != nil {

@@ -26,7 +26,7 @@ func (m *Manager) Lookup(ctx context.Context, scope, key string) (Intent, error)
 }
 
 func (m *Manager) look(ctx context.Context, scope, key string) (Intent, error) {
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return Intent{}, err
 	}
 	stream, err := m.Stream(scope, key)
@@ -64,7 +64,7 @@ func (m *Manager) lookAt(ctx context.Context, stream messagestore.StreamName) (*
 // Await returns when ctx ends, but it does not abort a query: that would cost the connection, and
 // many callers may stop waiting at once.
 func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) {
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return Intent{}, fmt.Errorf("await intent: %w", err)
 	}
 	stream, err := m.Stream(scope, key)
@@ -131,7 +131,7 @@ func (m *Manager) ForceRelease(ctx context.Context, scope, key, reason string) e
 }
 
 func (m *Manager) forceRelease(ctx context.Context, scope, key, reason string) error {
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return err
 	}
 	if reason == "" {
@@ -388,7 +388,7 @@ func (m *Manager) stillLast(ctx context.Context, all []lastState) ([]lastState, 
 
 // toList completes a filter, and returns the store as one that can be listed.
 func (m *Manager) toList(ctx context.Context, filter *Filter) (CategoryStore, error) {
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return nil, err
 	}
 	if len(filter.Status) == 0 {
@@ -464,4 +464,12 @@ func (m *Manager) declare(ctx context.Context) error {
 		return &intentlog.CorruptError{Stream: corrupt.Stream, Position: corrupt.Position, Rule: corrupt.Rule}
 	}
 	return ofConfig(err)
+}
+
+// ended returns why a call with ctx is not to begin, or nil.
+func ended(ctx context.Context) error {
+	if ctx == nil {
+		return messagestore.NewInvalidError("context", nil, "must not be nil")
+	}
+	return ctx.Err()
 }

@@ -280,7 +280,7 @@ func (m *Manager) tell(ctx context.Context, request Request, answer Answer) {
 
 // attempt validates a request.
 func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error) {
-	if err := ctx.Err(); err != nil {
+	if err := ended(ctx); err != nil {
 		return nil, err
 	}
 	a := &attempt{m: m, request: request, ttl: m.config.TTL}

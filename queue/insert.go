@@ -138,7 +138,7 @@ type Entry struct {
 // resolve an error that matches [messagestore.ErrOutcomeUnknown], call
 // [messagestore.Store.Resolve], or insert again with the same ID.
 func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return Inserted{}, err
 	}
 	w, err := q.write(body, opts)
@@ -174,7 +174,7 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 // transaction appends directly to the same stream after InsertTx, for example by [Queue.Insert],
 // would come before the item, so on PostgreSQL they are a [*messagestore.InvalidError].
 func (q *Queue) InsertTx(ctx context.Context, tx any, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return Inserted{}, err
 	}
 	w, err := q.write(body, opts)
@@ -318,7 +318,7 @@ func isSame(body messagestore.Body, met *messagestore.Message) (bool, error) {
 // nothing. [Inserted].Err has the error of each such item, and the first of them is returned too.
 // If an item is invalid, nothing is inserted, and there are no results.
 func (q *Queue) InsertMany(ctx context.Context, entries ...Entry) ([]Inserted, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return nil, err
 	}
 	some, err := q.insertions(entries)

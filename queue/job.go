@@ -86,7 +86,7 @@ func (j *Job) Bury(ctx context.Context, err error) error {
 }
 
 func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay time.Duration, why error) error {
-	if err := j.use(); err != nil {
+	if err := j.use(ctx); err != nil {
 		return err
 	}
 	delay = max(delay, 0)
@@ -119,7 +119,7 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 // handler's error decides as usual. If the handler returned nil, the worker waits for the commit
 // for as long as a handler may take, and then counts a failure.
 func (j *Job) CompleteTx(ctx context.Context, tx any) error {
-	if err := j.use(); err != nil {
+	if err := j.use(ctx); err != nil {
 		return err
 	}
 	if err := j.queue.errRemote(); err != nil {
@@ -164,7 +164,7 @@ func (j *Job) finishIn(ctx context.Context, driver queuing.Keeper) (bool, error)
 // yours any more. A worker extends the jobs of its handlers, up to [WorkConfig.Timeout], so there
 // Extend fails.
 func (j *Job) Extend(ctx context.Context, d time.Duration) error {
-	if err := j.use(); err != nil {
+	if err := j.use(ctx); err != nil {
 		return err
 	}
 	if j.lease == 0 {
@@ -217,11 +217,12 @@ func isNote(note string) bool {
 	return true
 }
 
-func (j *Job) use() error {
+// use refuses a job that no queue made, and a nil context.
+func (j *Job) use(ctx context.Context) error {
 	if j == nil || j.queue == nil {
 		return messagestore.NewInvalidError("job", nil, "must be a job of a queue")
 	}
-	return nil
+	return j.fail("call", checkContext(ctx))
 }
 
 func (j *Job) fail(what string, err error) error {

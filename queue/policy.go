@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/calling"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -91,7 +92,7 @@ func (q *Queue) policies() messagestore.StreamName {
 // category mail is mail:policy-mail. You may call again after an error, even if it matches
 // [messagestore.ErrOutcomeUnknown]. A server that keeps the queue says itself who sets the policy.
 func (q *Queue) SetPolicy(ctx context.Context, by string, p Policy) error {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return err
 	}
 	wrong := append(p.check(), q.refuseParked(), q.policies().Validate())
@@ -125,7 +126,7 @@ func (q *Queue) setPolicy(ctx context.Context, by string, p Policy) error {
 // Policy returns the queue's policy in its store, whether this process uses it or not. If none is
 // stored, it is the default one, and By is empty.
 func (q *Queue) Policy(ctx context.Context) (StoredPolicy, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return StoredPolicy{}, err
 	}
 	stored, err := q.readPolicy(ctx)
@@ -162,46 +163,77 @@ const storedFor = 5 * time.Second
 
 // A stored policy is one that was read from the store. It is safe for concurrent use.
 type stored struct {
-	mu     sync.Mutex
-	policy *queuing.Policy // nil if it is to be read
-	read   time.Time
+	mu      sync.Mutex
+	policy  *queuing.Policy // nil if it is to be read
+	read    time.Time
+	reading *reading // under way; nil for none
+}
+
+// A reading of a policy is for all who wait for it, and lasts longer than the one who began it.
+type reading struct {
+	done   chan struct{}
+	policy queuing.Policy
+	err    error
 }
 
 func (s *stored) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.policy = nil
+	s.policy, s.reading = nil, nil
 }
 
-// current returns the policy if it need not be read. When its time has passed, one caller is to
-// read it, and the others go on with the old one meanwhile.
-func (s *stored) current() *queuing.Policy {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.policy == nil || time.Since(s.read) < storedFor {
-		return s.policy
-	}
-	s.read = time.Now()
-	return nil
-}
-
-// policyOf returns the policy of a take that begins now.
+// policyOf returns the policy of a take that begins now. When the time of the one that was read has
+// passed, one caller waits until it was read again, and the others go on with the old one meanwhile.
 func (q *Queue) policyOf(ctx context.Context) (queuing.Policy, error) {
 	if !q.config.Stored {
 		return q.policy, nil
 	}
-	if p := q.stored.current(); p != nil {
-		return *p, nil
+	s := &q.stored
+	s.mu.Lock()
+	if s.policy != nil && (time.Since(s.read) < storedFor || s.reading != nil) {
+		defer s.mu.Unlock()
+		return *s.policy, nil
 	}
+	if inTransaction(ctx) { // a reading outside may wait for this transaction's connection
+		s.mu.Unlock()
+		read, err := q.readPolicy(ctx)
+		return read.of(), err
+	}
+	r := s.reading
+	if r == nil {
+		r = &reading{done: make(chan struct{})}
+		s.reading = r
+		go q.readFor(ctx, r)
+	}
+	s.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.policy, r.err
+	case <-ctx.Done():
+		return queuing.Policy{}, ctx.Err()
+	}
+}
+
+// readFor reads the policy for all who wait for r.
+func (q *Queue) readFor(ctx context.Context, r *reading) {
 	began := time.Now()
-	read, err := q.readPolicy(ctx)
-	if err != nil {
-		q.stored.forget()
-		return queuing.Policy{}, err
+	var read StoredPolicy
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sharedTimeout)
+	defer cancel()
+	r.err = calling.Call(func() (err error) {
+		read, err = q.readPolicy(ctx)
+		return err
+	})
+	r.policy = read.of()
+	close(r.done)
+	s := &q.stored
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reading != r { // the policy was set meanwhile
+		return
 	}
-	p := read.of()
-	q.stored.mu.Lock()
-	defer q.stored.mu.Unlock()
-	q.stored.policy, q.stored.read = &p, began
-	return p, nil
+	s.policy, s.read, s.reading = &r.policy, began, nil
+	if r.err != nil {
+		s.policy = nil
+	}
 }

@@ -20,6 +20,9 @@ import (
 
 func (d *cut) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (m *messagestore.Message, err error) {
 	err = d.call("last", func() (err error) { m, err = d.Driver.Last(ctx, stream, messageType); return err })
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	return m, err
 }
 
@@ -77,6 +80,28 @@ func TestAStoredPolicyAppliesToAllProcesses(t *testing.T) {
 		require.Empty(t, testkit.Do(q.Receive(t.Context(), 9, nil))(t), "one is out")
 		require.NoError(t, q.SetPolicy(t.Context(), "ann", queue.Policy{MaxFailures: 1}))
 		require.Len(t, testkit.Do(q.Receive(t.Context(), 9, nil))(t), 1, "at once in the process that sets it")
+	})
+}
+
+// Whoever asks first has the policy read for all, also if it does not wait for that itself.
+func TestAStoredPolicyIsReadForAllWhoWait(t *testing.T) {
+	bubble(t, &queue.Config{Stored: true, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, driver *cut) {
+		insert(t, q, Send{}, nil)
+		for range 2 { // the second time, the one that was read is old
+			before := driver.calls("last")
+			driver.delay("last", 100*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Millisecond)
+			defer cancel()
+			_, err := q.Receive(ctx, 1, nil)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			began := time.Now()
+
+			require.NoError(t, testkit.ErrorOf(q.Receive(t.Context(), 1, nil)))
+
+			require.Equal(t, before+1, driver.calls("last"), "it goes on")
+			require.LessOrEqual(t, time.Since(began), 60*time.Millisecond)
+			time.Sleep(6 * time.Second)
+		}
 	})
 }
 

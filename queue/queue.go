@@ -166,10 +166,17 @@ func (q *Queue) fail(what string, err error) error {
 	return fmt.Errorf("queue %s: %s: %w", q.of.Name, what, err)
 }
 
-// use refuses a queue that New did not make.
-func (q *Queue) use() error {
+// use refuses a queue that New did not make, and a nil context.
+func (q *Queue) use(ctx context.Context) error {
 	if q == nil || q.driver == nil {
 		return messagestore.NewInvalidError("queue", nil, "must be made by New")
+	}
+	return q.fail("call", checkContext(ctx))
+}
+
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return messagestore.NewInvalidError("context", nil, "must not be nil")
 	}
 	return nil
 }
@@ -190,7 +197,7 @@ func (q *Queue) refuseParked() error {
 // its items: see [Status].Partial. The error matches [messagestore.ErrNotFound] if nothing was ever
 // reserved from the queue by Receive or Work, and nothing was changed in it.
 func (q *Queue) Status(ctx context.Context) (Status, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return Status{}, err
 	}
 	found, err := q.driver.QueueStatus(ctx, q.of)
@@ -200,7 +207,7 @@ func (q *Queue) Status(ctx context.Context) (Status, error) {
 // Item returns the facts about the item at a position, with its log. The error matches
 // [messagestore.ErrNotFound] if it does not exist.
 func (q *Queue) Item(ctx context.Context, position messagestore.GlobalPosition) (Item, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return Item{}, err
 	}
 	if err := checkPosition(position); err != nil {
@@ -228,7 +235,7 @@ const (
 // position: the message belongs to another category, is not committed yet, or was removed. The
 // error matches [messagestore.ErrInvalid] for an impossible position or name.
 func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition, in ...messagestore.StreamName) (Item, []*messagestore.Message, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return Item{}, nil, err
 	}
 	err := checkPosition(position)
@@ -303,7 +310,7 @@ func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPositi
 // 1 to 1,000. It returns fewer if their messages would exceed 4 MiB of data, but at least one. To
 // list all, ask again from after the last item until the result is empty.
 func (q *Queue) Items(ctx context.Context, state State, from messagestore.GlobalPosition, limit int) ([]Item, error) {
-	err := q.use()
+	err := q.use(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -381,7 +388,7 @@ type RemoveOpts struct {
 // [*UnfinishedError] and nothing is removed. Removing a queue that does not exist is not an error.
 // On PostgreSQL it needs the role dibs_admin.
 func (q *Queue) Remove(ctx context.Context, opts *RemoveOpts) (nameKept bool, err error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return false, err
 	}
 	if opts == nil {
@@ -401,7 +408,7 @@ func (q *Queue) Remove(ctx context.Context, opts *RemoveOpts) (nameKept bool, er
 }
 
 func (q *Queue) change(ctx context.Context, action queuing.Action, reason string, positions []messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return nil, err
 	}
 	ofItems := action != queuing.Pause && action != queuing.Resume

@@ -74,7 +74,7 @@ func (q *Queue) Receive(ctx context.Context, n int, opts *ReceiveOpts) ([]*Job, 
 // If outcomes is nil, it is not known whether they were done; otherwise it has an outcome for each,
 // even with an error. You may repeat the call with the same settlements.
 func (q *Queue) SettleAndReceive(ctx context.Context, settlements []Settlement, n int, opts *ReceiveOpts) (outcomes []error, jobs []*Job, err error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return nil, nil, err
 	}
 	if opts == nil {

@@ -51,6 +51,22 @@ func requireInvalid(t *testing.T, what string, err error, field, rule string) {
 	t.Errorf("%s: %v names no %s that %s", what, err, field, rule)
 }
 
+func TestANilContextIsRefused(t *testing.T) {
+	t.Parallel()
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	for name, config := range map[string]*queue.Config{"mail": nil, "stored": {Name: "stored", Stored: true}} {
+		q := testkit.Must(queue.New(store, "mail", config))
+		insert(t, q, Send{}, nil)
+		for _, v := range []any{q, receive(t, q, 1, nil)[0]} {
+			errs := testkit.NilContext(v)
+			require.GreaterOrEqual(t, len(errs), 6)
+			for method, err := range errs {
+				requireInvalid(t, name+" "+method, err, "context", "must not be nil")
+			}
+		}
+	}
+}
+
 func TestHostileNamesAndSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	store := testkit.Must(messagestore.New(memory.New(), nil))

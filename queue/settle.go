@@ -70,7 +70,7 @@ type Settlement struct {
 // that waits for the transaction. If ctx ends before the call began, nothing was sent; the error
 // matches [messagestore.ErrOutcomeUnknown] if it may have been.
 func (q *Queue) Settle(ctx context.Context, settlements ...Settlement) ([]error, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return nil, err
 	}
 	finishes, err := finishesOf(settlements, 1)
@@ -86,7 +86,7 @@ func (q *Queue) Settle(ctx context.Context, settlements ...Settlement) ([]error,
 // shorter. It returns an outcome for each delivery, in order: nil, or an error that matches
 // [ErrLost] if the delivery has ended. You may call again after an error.
 func (q *Queue) ExtendAll(ctx context.Context, d time.Duration, deliveries ...Delivery) ([]error, error) {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return nil, err
 	}
 	err := errors.Join(checkDuration("time", d, queuing.MinLease, queuing.MaxLease), checkCount("deliveries", len(deliveries), 1))
@@ -203,9 +203,6 @@ func apart[T any](all []T, of func(T) messagestore.GlobalPosition) (parts [][]T)
 
 // finishAll ends deliveries by a call of its own. If its answer is lost, the call is repeated once.
 func (q *Queue) finishAll(ctx context.Context, finishes []queuing.Finish) ([]queuing.Ending, error) {
-	if ctx == nil {
-		return nil, messagestore.NewInvalidError("context", nil, "must not be nil")
-	}
 	endings := make([]queuing.Ending, 0, len(finishes))
 	policy, err := q.policyOf(ctx)
 	if err != nil {

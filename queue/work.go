@@ -134,7 +134,7 @@ type Handler interface {
 // between: it asks the store first. A process cannot notice that its machine was suspended, because
 // its clock stands still meanwhile: it finds out with the next extension.
 func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
-	if err := q.use(); err != nil {
+	if err := q.use(ctx); err != nil {
 		return err
 	}
 	var c WorkConfig

@@ -430,6 +430,21 @@ func TestOperateOverAServer(t *testing.T) {
 }
 
 // Bad input is refused before anything is sent: nobody listens at the address.
+func TestANilContextMakesNoCall(t *testing.T) {
+	t.Parallel()
+	c := testkit.Must(client.New("http://127.0.0.1:1", nil))
+	defer c.Close()
+	errs := testkit.NilContext(testkit.Must(c.Queue("mail", nil)))
+	require.NotEmpty(t, errs)
+	for method, err := range errs {
+		require.ErrorContains(t, err, "invalid context: must not be nil", method)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, method)
+	}
+	for method, err := range testkit.NilContext(testkit.Must(c.IntentManager("pay:intent", nil))) {
+		require.ErrorIs(t, err, messagestore.ErrInvalid, method)
+	}
+}
+
 func TestBadInputMakesNoCall(t *testing.T) {
 	t.Parallel()
 	c := testkit.Must(client.New("http://127.0.0.1:1", &client.Config{Patience: -1}))
