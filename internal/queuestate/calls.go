@@ -176,7 +176,7 @@ func Finish(r Rows, q queuing.Queue, session int64, deliveries []queuing.Deliver
 		case row != nil && row.isOut(d, session):
 			endings[i], err = queuing.Done, s.complete(row)
 		case known:
-			endings[i], err = s.ended(d, row, queuing.Complete)
+			endings[i], err = s.ended(d, row, queuing.Complete, 0)
 		default:
 			endings[i] = queuing.Lost
 		}

@@ -329,8 +329,7 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 		s.completed = map[messagestore.GlobalPosition]bool{}
 	}
 	for _, f := range t.Finishes {
-		f.Session = cmp.Or(f.Session, t.Session)
-		ending, err := s.finish(f, t.Policy)
+		ending, err := s.finish(f, t)
 		if err != nil {
 			return queuing.Taken{}, err
 		}
@@ -396,7 +395,7 @@ func (s *step) parks(q queuing.Queue, parks bool) error {
 func (h Head) parks() bool { return h.Cursor == queuing.NoCursor }
 
 // finish ends a delivery.
-func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, error) {
+func (s *step) finish(f queuing.Finish, t queuing.Take) (queuing.Ending, error) {
 	row, err := s.Row(f.Position)
 	if err != nil {
 		return 0, err
@@ -404,8 +403,8 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 	if f.Kind == queuing.Behind {
 		return s.finishBehind(f, row)
 	}
-	if row == nil || !row.isOut(f.Delivery, f.Session) || f.Kind == queuing.Committed {
-		return s.ended(f.Delivery, row, f.Kind)
+	if row == nil || !row.isOut(f.Delivery, cmp.Or(f.Session, t.Session)) || f.Kind == queuing.Committed {
+		return s.ended(f.Delivery, row, f.Kind, f.Session)
 	}
 	s.changed = true
 	switch f.Kind {
@@ -425,7 +424,7 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 	if f.Error != "" && (f.Kind == queuing.Retry || f.Kind == queuing.Bury) {
 		row.Error = f.Error
 	}
-	s.giveBack(row, f.Kind == queuing.Bury || f.Kind == queuing.Retry && row.Failures >= policy.MaxFailures, policy, max(f.Delay, 0))
+	s.giveBack(row, f.Kind == queuing.Bury || f.Kind == queuing.Retry && row.Failures >= t.MaxFailures, t.Policy, max(f.Delay, 0))
 	if err := s.AddEntry(row.Position, entry); err != nil {
 		return 0, err
 	}
@@ -445,7 +444,7 @@ func (s *step) complete(row *Row) error {
 // the item before it.
 func (s *step) finishBehind(f queuing.Finish, row *Row) (queuing.Ending, error) {
 	if row == nil || row.Place == Passed { // by an earlier call, perhaps
-		return s.ended(f.Delivery, row, queuing.Complete)
+		return s.ended(f.Delivery, row, queuing.Complete, 0)
 	}
 	if row.Place != Held || row.Version != f.Version || !s.completed[row.After] {
 		return queuing.Lost, nil
@@ -493,8 +492,9 @@ func (s *step) giveBack(row *Row, dies bool, policy queuing.Policy, delay time.D
 	s.head.Returned++
 }
 
-// ended returns the answer for a delivery that this call does not end.
-func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind) (queuing.Ending, error) {
+// ended returns the answer for a delivery that this call does not end. If it names no session, that is
+// 0, it may have ended as one of another session, from which it was to move here.
+func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind, session int64) (queuing.Ending, error) {
 	if row != nil && row.Place == Passed {
 		row = nil
 	}
@@ -506,7 +506,7 @@ func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind) (queuing.E
 	for _, e := range entries {
 		switch e.Version {
 		case d.Version:
-			if byte(e.What) == byte(kind) {
+			if byte(e.What) == byte(kind) && (session == 0 || e.Session == session) {
 				return queuing.Done, nil
 			}
 			return queuing.Lost, nil

@@ -552,6 +552,15 @@ var bugs = []bug{
 			return d.Driver.QueueFinish(context.Background(), q, session, deliveries)
 		}
 	}},
+	{"an end by anyone, if the delivery ended in that way", []string{"Q2/AnEndedDeliveryIsOfItsSession"}, func(d *driver) {
+		d.ask = func(q *queuing.Take) {
+			for i, f := range q.Finishes {
+				if d.known(q.Queue, f.Position).State != queuing.Out {
+					q.Finishes[i].Session = 0
+				}
+			}
+		}
+	}},
 	{"a completion in a transaction by any session", []string{"Q5/OtherSessionsFinishNothing"}, func(d *driver) { d.anySession = true }},
 	{"a completion apart that finishes nothing", []string{"Q2/FinishedApart", "Q3/ReportedCompletionLetsGo", "Q3/UnreportedCompletionLetsGoInTheEnd"}, func(d *driver) {
 		d.finish = func(_ queuing.Queue, _ int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {

@@ -189,6 +189,22 @@ var endTests = []test{
 		require.Equal(t, "dd", letters(f.take(t, queuing.Take{Session: 9, Finishes: both}).Endings), "a take may end those of others that it knows")
 		requireEnding(t, queuing.Lost, testkit.Do(f.driver.QueueFinish(t.Context(), f.of, 4, []queuing.Delivery{d}))(t)[0])
 	}},
+	// What ended a delivery of one session did not end one of another, even in the same way.
+	{"Q2/AnEndedDeliveryIsOfItsSession", 0, func(t *testing.T, f *fixture) {
+		f.insert(t, "", "", "", "")
+		for i, item := range f.take(t, queuing.Take{Session: 2, Want: 4}).Items {
+			finish := queuing.Finish{Delivery: item.Delivery(), Kind: kinds[1+i], Delay: long, Session: 2}
+			for range 2 {
+				requireEnding(t, queuing.Done, f.take(t, queuing.Take{Session: 2, Finishes: []queuing.Finish{finish}}).Endings[0])
+			}
+			for _, session := range []int64{2, 9} {
+				finish.Session = 9
+				requireEnding(t, queuing.Lost, f.take(t, queuing.Take{Session: session, Finishes: []queuing.Finish{finish}}).Endings[0])
+			}
+			finish.Session = 0
+			requireEnding(t, queuing.Done, f.take(t, queuing.Take{Session: 9, Finishes: []queuing.Finish{finish}}).Endings[0])
+		}
+	}},
 	{"Q2/OneOfManyEnds", 0, func(t *testing.T, f *fixture) {
 		for range 5 {
 			at := f.insert(t, "")[0]

@@ -287,10 +287,11 @@ type Finish struct {
 	Delay time.Duration // of Retry, Defer, Wait and Suspend; 0 or less is now
 	Error string        // for the log; Retry, Bury and Suspend also set the item's error; Wait replaces the item's error, also by ""
 
-	// Session is the session that has the item out. A delivery of another session is not ended. For
-	// a finished item the answer does not depend on the session, because nothing is kept of it.
+	// Session is the session that has the item out. A delivery of another session is not ended, and
+	// neither was it by an identical earlier call. For a finished item the answer does not depend on
+	// the session, because nothing is kept of it.
 	//
-	// Defaults to the session of the take.
+	// Defaults to the session of the take, which may have renewed another since an earlier call.
 	Session int64
 
 	// Seen, for Wait and Suspend, is the global position up to which the caller had read the

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -77,14 +76,14 @@ func orNone[T any](list []T) []T {
 	return list
 }
 
-// sessionsOf returns nil, which is null, if all deliveries belong to the take's session.
-func sessionsOf(t queuing.Take) []int64 {
-	if !slices.ContainsFunc(t.Finishes, func(f queuing.Finish) bool { return f.Session != 0 && f.Session != t.Session }) {
+// sessionsOf returns nil, which is null, if no delivery names its session.
+func sessionsOf(t queuing.Take) []*int64 {
+	if !slices.ContainsFunc(t.Finishes, func(f queuing.Finish) bool { return f.Session != 0 }) {
 		return nil
 	}
-	sessions := make([]int64, len(t.Finishes))
+	sessions := make([]*int64, len(t.Finishes))
 	for i, f := range t.Finishes {
-		sessions[i] = cmp.Or(f.Session, t.Session)
+		sessions[i] = orNull(f.Session)
 	}
 	return sessions
 }

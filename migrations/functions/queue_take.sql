@@ -254,10 +254,11 @@ begin
       select string_agg(
         case
           when exists (select from unnest(gone, gone_versions) g (position, version) where g.position = u.position and g.version = u.version) then 'd'
+          when exists (select from dibs.queue_log x where x.queue = q and x.position = u.position and x.version = u.version and x.session <> u.session) then 'l'
           else dibs.queue_ended(q, of_category, h.cursor, u.position, u.version, u.kind, wakes is not null)
         end, '' order by u.n)
       into endings
-      from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null)) with ordinality u (position, version, kind, n);
+      from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null), ended_sessions) with ordinality u (position, version, kind, session, n);
     end if;
   end if;
 
@@ -776,7 +777,8 @@ comment on function dibs.queue_take(
 want items for the session me. All times are in microseconds.
 
 An ended delivery is a position and a version, a kind, a delay, and an error for the log. It is of
-the session me, unless ended_sessions names another. The kinds are:
+the session me, unless ended_sessions names another. Of a delivery that had ended before, the session
+is compared only if it is named. The kinds are:
   c  completed
   r  failed
   f  deferred
