@@ -17,7 +17,7 @@ func NilContext(v any) map[string]error {
 			continue
 		}
 		in := []reflect.Value{reflect.Zero(method.In(0))}
-		for j := 1; j < method.NumIn() && !(method.IsVariadic() && j == method.NumIn()-1); j++ {
+		for j := 1; j < method.NumIn() && (!method.IsVariadic() || j < method.NumIn()-1); j++ {
 			arg := reflect.Zero(method.In(j))
 			if p := method.In(j); p.Kind() == reflect.Pointer {
 				arg = reflect.New(p.Elem())
@@ -27,7 +27,7 @@ func NilContext(v any) map[string]error {
 		name := of.Type().Method(i).Name
 		errs[name] = nil
 		for _, out := range of.Method(i).Call(in) {
-			if err, is := out.Interface().(error); is {
+			if err, is := reflect.TypeAssert[error](out); is {
 				errs[name] = err
 			}
 		}
