@@ -62,6 +62,9 @@ type remote struct {
 	poll *poll              // the call that waits for the worker, or has ended and is to be taken; nil for none
 	lost *v1.ReceiveRequest // the worker's call whose answer was lost; the next call repeats it
 	left chan struct{}      // is closed when what the stopped worker's calls may bring was given back
+
+	gone    []*v1.ReceiveRequest // calls without an answer, whose callers do not wait any more
+	leaving bool                 // they are being left
 }
 
 // A poll is a Receive that waits at the server for a worker. The goroutine of the call closes ended,
@@ -81,6 +84,10 @@ const (
 	// minPoll is the least time between the beginnings of two polls that bring nothing: a server
 	// that is about to stop lets nobody wait.
 	minPoll = time.Second
+
+	// maxGone is how many calls are left later at most: what others have reserved comes back when its
+	// time is over.
+	maxGone = 10_000
 )
 
 func (p *poll) hasEnded() bool {
@@ -238,9 +245,35 @@ func (r *remote) Receive(ctx context.Context, t queuing.Take, repeat queuing.Rep
 	}
 	taken, err := r.receive(ctx, request)
 	if err != nil {
-		go r.leave(request)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.gone) < maxGone {
+			r.gone = append(r.gone, request)
+		}
+		if !r.leaving {
+			r.leaving = true
+			go r.leaveAll()
+		}
 	}
 	return taken, err
+}
+
+// leaveAll leaves the calls without an answer, one after the other: the server has given back most of
+// what they reserved when their callers hung up, and callers who wait shall not stand behind those
+// who do not.
+func (r *remote) leaveAll() {
+	for {
+		r.mu.Lock()
+		if len(r.gone) == 0 {
+			r.gone, r.leaving = nil, false
+			r.mu.Unlock()
+			return
+		}
+		next := r.gone[0]
+		r.gone = r.gone[1:]
+		r.mu.Unlock()
+		r.leave(next)
+	}
 }
 
 // leave gives back what a Receive without an answer has reserved, by its next attempt.

@@ -10,7 +10,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -302,6 +304,47 @@ func (b beforeRepeat) Receive(ctx context.Context, r *v1.ReceiveRequest) (*v1.Re
 		b.f()
 	}
 	return b.QueueServiceClient.Receive(ctx, r)
+}
+
+// However many callers hang up at once, the calls that give back what they may have reserved do not
+// come at once, and nothing stays out.
+func TestCallersWhoHangUpLeaveOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	store := openStore(t)
+	address := serveAt(t, store)
+	local := testkit.Must(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+	c := testkit.Must(client.New("http://"+address, nil))
+	t.Cleanup(c.Close)
+	var begun, leaving atomic.Int64
+	var all sync.WaitGroup
+	all.Add(20)
+	c.Queues = beforeRepeat{c.Queues, func() {
+		begun.Add(1)
+		if leaving.Add(1) == 1 {
+			all.Wait() // the others have hung up too
+		}
+		runtime.Gosched()
+		if n := leaving.Add(-1); n != 0 {
+			t.Errorf("%d others leave", n)
+		}
+	}}
+	q := testkit.Must(c.Queue("mail", &queue.Config{Logger: logger.Silent()}))
+	require.NoError(t, testkit.ErrorOf(q.Policy(t.Context())))
+	ctx, hangUp := context.WithCancel(t.Context())
+	for range 20 {
+		go func() {
+			defer all.Done()
+			_, err := q.Receive(ctx, 1, &queue.ReceiveOpts{Wait: time.Minute, VisibilityTimeout: time.Hour})
+			if err == nil {
+				t.Error("it has not hung up")
+			}
+		}()
+	}
+	awaitWaiting(t, address, 20)
+	hangUp()
+
+	testkit.AwaitEqual(t, "calls that leave", 20, begun.Load)
+	requireAllFree(t, local, insertAll(t, local, 20, nil))
 }
 
 // awaitWaiting waits until n calls wait at the server.
