@@ -15,7 +15,9 @@
 // processes may work on one queue.
 //
 // A program that has no connection to the database calls a server of package serve: its client
-// returns a [*Queue] with the same methods, handlers and workers.
+// returns a [*Queue] with the same methods, handlers and workers. If a caller of [Queue.Receive]
+// hangs up there, an answer that was already on its way is given back by the client, except for a
+// call with an ID: repeat that, or its items come again when their time is over, as a failure.
 //
 // # Once, or more often
 //
@@ -35,8 +37,12 @@
 // of their key has ended) come before all items that no worker has met, and among themselves in the
 // order of the times from which they were offered. Items that no worker has met come in the order
 // of insertion; one delivery in eight is such an item, although others are offered again. Items
-// without a key may complete in another order. Callers that wait for items are served in the order
-// in which they came, across processes.
+// without a key may complete in another order.
+//
+// Callers that wait for items at one [Queue] are served in the order in which they came. Several
+// Queues of one name, also of several processes, take turns, each with the first of its callers. One
+// that finds no other in the line serves all who wait at it, so a later caller of one may come
+// before an earlier one of another.
 //
 // # What becomes of an item
 //

@@ -306,7 +306,16 @@ func (a *asking) takeOrLeave(ctx context.Context, p *part) (taken queuing.Taken,
 	case <-left:
 	case <-timer.C:
 	}
-	return queuing.Taken{}, true, ctx.Err()
+	switch ended := p.ended(); {
+	case ended && p.err == nil: // of what it was to settle the outcome is known
+		return queuing.Taken{Endings: p.taken.Endings}, true, ctx.Err()
+	case ended && len(p.take.Finishes) > 0:
+		return queuing.Taken{}, true, p.err
+	case len(p.take.Finishes) > 0:
+		return queuing.Taken{}, true, &messagestore.OutcomeUnknownError{Cause: ctx.Err()}
+	default:
+		return queuing.Taken{}, true, ctx.Err()
+	}
 }
 
 // ask makes one call of the store, for the first call in the line if l is not nil.
@@ -338,8 +347,10 @@ func (a *asking) ask(ctx context.Context, want int, l *line) ([]queuing.Taking, 
 func (a *asking) answered(ctx context.Context, p *part, l *line) ([]queuing.Taking, error) {
 	t := p.take
 	taken, gone, err := a.takeOrLeave(ctx, p)
-	if err == nil {
+	if err == nil || gone {
 		a.endings = append(a.endings, taken.Endings...)
+	}
+	if err == nil {
 		a.take.Finishes, a.take.Resume = nil, nil // done
 	}
 	items, late := taken.Items, false

@@ -19,9 +19,9 @@ import (
 
 // ReceiveOpts change a call of [Queue.Receive]. Nil means all defaults.
 type ReceiveOpts struct {
-	// Wait is how long the call waits for an item, up to 15 minutes. Waiting calls are served in
-	// the order in which they came, across processes. However many calls of one Queue wait, they
-	// cost the store as much as one. One that brings settlements while others wait stands in line
+	// Wait is how long the call waits for an item, up to 15 minutes. Waiting calls of one Queue are
+	// served in the order in which they came, and several Queues take turns. However many calls of
+	// one Queue wait, they cost the store as much as one. One that brings settlements while others wait stands in line
 	// from when these are done. One in the function of a transaction of the store stands in no line.
 	//
 	// Defaults to 0: it does not wait.

@@ -109,6 +109,30 @@ func TestATakeBringsTheEndsOfOthersAlong(t *testing.T) {
 	})
 }
 
+// A caller who hangs up is told what became of the settlements, or that it is not known.
+func TestSettlementsOfACallerWhoHangsUpAreToldOrUnknown(t *testing.T) {
+	for what, answered := range map[string]time.Duration{"told": 300 * time.Millisecond, "unknown": 2 * time.Second} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+				all := complete(t, q, 1)
+				insert(t, q, Send{}, nil)
+				driver.delay("take", answered)
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+
+				outcomes, jobs, err := q.SettleAndReceive(ctx, all, 1, nil)
+
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Empty(t, jobs)
+				require.Equal(t, what == "unknown", errors.Is(err, messagestore.ErrOutcomeUnknown))
+				require.Equal(t, what == "told", outcomes != nil)
+				time.Sleep(5 * time.Second)
+				require.EqualValues(t, 0, testkit.Do(q.Status(t.Context()))(t).Out)
+			})
+		})
+	}
+}
+
 // The time of items is counted from the call that reserves them, and not from before it waited for another.
 func TestATakeThatHasWaitedHasItsTime(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {

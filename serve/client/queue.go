@@ -36,6 +36,9 @@ import (
 //   - A job has no notes.
 //   - A status has no Cursor, Suspended, Due, Time, Changed, Taken, Back and Buried, and an item has
 //     no Version, Session, Until, Due, Behind and Closed: these are zero.
+//   - If the context of a Receive with an ID ends, an answer that was already on its way is lost:
+//     repeat the call, or its items come again when their time is over, and that is a failure. What
+//     a Receive without an ID may have reserved is given back.
 //   - Await looks at its item only, and reads the given streams when that has ended.
 //
 // A handler's context ends in time if the server cannot be reached, as it does for a store. A call

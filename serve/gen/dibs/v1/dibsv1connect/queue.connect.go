@@ -55,8 +55,8 @@ type QueueServiceClient interface {
 	// Produce inserts 1 to 1,000 items. A repeated id inserts nothing.
 	Produce(context.Context, *v1.ProduceRequest) (*v1.ProduceResponse, error)
 	// Receive settles deliveries, and then reserves up to max_items. It returns as soon as it has
-	// one, with none after max_wait, and in any case before the call's deadline. Calls that wait are
-	// served in the order in which they came.
+	// one, with none after max_wait, and in any case before the call's deadline. Calls that wait at a
+	// server are served in the order in which they came.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
 	// Settle ends 1 to 1,000 deliveries. Each has its own outcome.
 	Settle(context.Context, *v1.SettleRequest) (*v1.SettleResponse, error)
@@ -209,8 +209,8 @@ type QueueServiceHandler interface {
 	// Produce inserts 1 to 1,000 items. A repeated id inserts nothing.
 	Produce(context.Context, *v1.ProduceRequest) (*v1.ProduceResponse, error)
 	// Receive settles deliveries, and then reserves up to max_items. It returns as soon as it has
-	// one, with none after max_wait, and in any case before the call's deadline. Calls that wait are
-	// served in the order in which they came.
+	// one, with none after max_wait, and in any case before the call's deadline. Calls that wait at a
+	// server are served in the order in which they came.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
 	// Settle ends 1 to 1,000 deliveries. Each has its own outcome.
 	Settle(context.Context, *v1.SettleRequest) (*v1.SettleResponse, error)

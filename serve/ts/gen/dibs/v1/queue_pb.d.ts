@@ -979,8 +979,8 @@ export declare const QueueService: GenService<{
   },
   /**
    * Receive settles deliveries, and then reserves up to max_items. It returns as soon as it has
-   * one, with none after max_wait, and in any case before the call's deadline. Calls that wait are
-   * served in the order in which they came.
+   * one, with none after max_wait, and in any case before the call's deadline. Calls that wait at a
+   * server are served in the order in which they came.
    *
    * @generated from rpc dibs.v1.QueueService.Receive
    */
