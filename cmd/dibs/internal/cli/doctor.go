@@ -303,8 +303,8 @@ func (a *app) printFindings(findings []Finding, quiet bool) error {
 			a.out.row(nil, "", in(dim, f.Advice))
 		}
 		for _, g := range f.Groups {
-			a.out.row(nil, "", fmt.Sprintf("%d × %s", g.Count, text.Cut(200, visible(oneLineOf(g.Error)))))
-			a.out.row(nil, "", in(dim, "  "+g.Command))
+			a.out.row(nil, "", fmt.Sprintf("%d × %s", g.Count, a.out.cause(oneLineOf(g.Error))))
+			a.out.row(nil, "", cell{text: "  " + g.Command, style: dim, whole: true})
 		}
 	}
 	if failed > 0 {

@@ -53,7 +53,7 @@ func aboutHealth(group string, h operate.Health) []Finding {
 		}
 		for _, m := range h.Consumer.Failing {
 			more = append(more, Finding{
-				Group: group, Name: h.Name, Verdict: VerdictWarn, Says: name + " " + failingText(m, text.Cut(200, visible(m.Error))),
+				Group: group, Name: h.Name, Verdict: VerdictWarn, Says: name + " " + failingText(m, visible(m.Error)),
 				Advice: fmt.Sprintf("mend the cause; or have it parked: dibs consumers park %s %s --position %d --reason TEXT", text.Word(visible(string(h.Category))), text.Word(visible(h.Name)), m.GlobalPosition),
 			})
 		}

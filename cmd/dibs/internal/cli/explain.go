@@ -3,6 +3,8 @@ package cli
 import (
 	"cmp"
 	"context"
+	"strconv"
+	"strings"
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/operate"
@@ -61,6 +63,13 @@ var roleStyles = map[operate.Role]style{
 	operate.SameKey: red, operate.Deleted: red, operate.Lapsed: red, "failed": red, "undoFailed": red, "suspended": red, operate.Unknown: red,
 }
 
+// isPosition reports whether a text is a place in a stream that is not named, such as @4.
+func isPosition(at string) bool {
+	n, is := strings.CutPrefix(at, "@")
+	_, err := strconv.ParseUint(n, 10, 64)
+	return is && err == nil
+}
+
 // printEvent prints a line of a story.
 func (a *app) printEvent(e operate.Event) {
 	switch e.Role {
@@ -70,6 +79,10 @@ func (a *app) printEvent(e operate.Event) {
 	case operate.Note:
 		a.out.row(nil, cmp.Or(labels[operate.Role(e.Label)], e.Label), "", e.Place, e.Text)
 		return
+	}
+	place := e.Place
+	if at, own := strings.CutPrefix(place, string(e.Of)); own && (at == "" || isPosition(at)) {
+		place = at
 	}
 	object := fields{"event", e.Role, "of", e.Of, "scope?", e.Scope, "key?", e.Key}
 	label, what := in(roleStyles[e.Role], cmp.Or(labels[e.Role], string(e.Role))), in(bold, e.What)
@@ -100,5 +113,5 @@ func (a *app) printEvent(e operate.Event) {
 			object = append(object, "message", recordOf(e.Message))
 		}
 	}
-	a.out.row(object, label, e.Time, e.Place, what, withData(e.Text, e.Data))
+	a.out.row(object, label, e.Time, place, what, withData(e.Text, e.Data))
 }

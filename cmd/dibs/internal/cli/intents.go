@@ -148,7 +148,7 @@ func intentState(i intent.Intent) string {
 	return "lapsed"
 }
 
-var intentStyles = map[string]style{"held": yellow, "lapsed": red, "done": green}
+var intentStyles = map[string]style{"held": yellow, "lapsed": red, "released": cyan, "done": green}
 
 // leftText says how much of a lease is left.
 func leftText(i intent.Intent, now time.Time) string {
@@ -191,7 +191,7 @@ func (c *intentsShowCommand) Run(ctx context.Context, a *app) error {
 		if i.Forgotten {
 			deleted = "the result was deleted, and the key stays taken"
 		}
-		a.out.facts("state", intentState(i), "key", i.Key, "scope", i.Scope, "session", i.Session, "token", i.Token, "attempt", i.Attempt,
+		a.out.facts("state", in(intentStyles[intentState(i)], intentState(i)), "key", i.Key, "scope", i.Scope, "session", i.Session, "token", i.Token, "attempt", i.Attempt,
 			"since", i.Since, "until", i.Until, "line", strings.Join(i.Line, ", "), "by", i.By, "reason", i.Reason,
 			"result", string(i.Result), "not kept", i.NotKept, "left", leftText(i, now), "deleted", deleted)
 		a.out.line("")

@@ -54,7 +54,7 @@ func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 						return err
 					}
 					object := append(fields{"category", s.Category, "consumer", name, "queue", s.Name}, wholeItem(item, messageOf(item, headOf))...)
-					a.out.row(object, append([]any{name}, itemCells(item)...)...)
+					a.out.row(object, append([]any{name}, a.itemCells(item)...)...)
 					printed = true
 				}
 			}

@@ -3,9 +3,11 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"reflect"
 	"slices"
@@ -22,12 +24,14 @@ import (
 // A printer prints rows of aligned cells, or objects of JSON. The first error of writing ends the command, and nothing is
 // printed after it.
 type printer struct {
-	w       *bufio.Writer
-	json    bool
-	colour  bool
-	inPlace bool // a terminal: see clear
-	err     error
-	stop    func() // is called with the first error
+	w         *bufio.Writer
+	json      bool
+	colour    bool
+	inPlace   bool       // a terminal: see clear
+	columnsOf func() int // of the terminal, 0 without one
+	width     int        // no line of a table is longer, 0 for any; see align
+	err       error
+	stop      func() // is called with the first error
 
 	columns []string // of the table
 	begun   bool     // its header is printed
@@ -39,6 +43,7 @@ type cell struct {
 	text  string
 	style style
 	right bool // aligned
+	whole bool // not divided: a command to copy, where the terminal itself begins a line
 }
 
 type style string
@@ -50,6 +55,7 @@ const (
 	red    style = "\x1b[31m"
 	green  style = "\x1b[32m"
 	yellow style = "\x1b[33m"
+	cyan   style = "\x1b[36m"
 	reset  style = "\x1b[0m"
 )
 
@@ -82,13 +88,28 @@ func toCell(value any) cell {
 const alignedRows = 200
 
 func newPrinter(w io.Writer, getenv func(string) string, stop func()) *printer {
-	inPlace := isTerminal(w) && getenv("TERM") != "dumb"
-	return &printer{
+	terminal := isTerminal(w)
+	inPlace := terminal && getenv("TERM") != "dumb"
+	p := &printer{
 		w: bufio.NewWriter(w), stop: stop,
-		colour:  inPlace && getenv("NO_COLOR") == "",
-		inPlace: inPlace,
+		colour:    inPlace && getenv("NO_COLOR") == "",
+		inPlace:   inPlace,
+		columnsOf: func() int { return 0 },
 	}
+	if terminal {
+		given, _ := strconv.Atoi(getenv("COLUMNS")) // 0 if it is none
+		p.columnsOf = func() int { return max(cmp.Or(columnsOf(w), given, 80), narrowest) }
+	}
+	p.width = p.columnsOf()
+	return p
 }
+
+// A terminal is taken to have at least narrowest columns. Where a row of a table is too long for it, the
+// rest is below the row, indented by an indent.
+const (
+	narrowest = 20
+	indent    = 4
+)
 
 // isTerminal reports whether a person is at the other end of stream.
 func isTerminal(stream any) bool {
@@ -125,6 +146,7 @@ func (p *printer) put(text string) {
 func (p *printer) clear() {
 	if p.inPlace {
 		p.text("\x1b[H\x1b[2J")
+		p.width = p.columnsOf() // it may be another size by now
 	}
 }
 
@@ -134,14 +156,14 @@ func (p *printer) text(text string) { _, _ = p.Write([]byte(text)) } // flush re
 // line prints one line of text, but not with JSON.
 func (p *printer) line(format string, args ...any) {
 	if !p.json {
-		p.text(visible(fmt.Sprintf(format, args...)) + "\n")
+		p.text(p.lines([]cell{{text: visible(fmt.Sprintf(format, args...))}}))
 	}
 }
 
 // title prints a line above others.
 func (p *printer) title(text string) {
 	if !p.json {
-		p.text(p.styled(visible(text), bold) + "\n")
+		p.text(p.lines([]cell{{text: visible(text), style: bold}}))
 	}
 }
 
@@ -215,7 +237,7 @@ func (p *printer) header() {
 func (p *printer) facts(all ...any) {
 	for i := 0; i < len(all); i += 2 {
 		if value := reflect.ValueOf(all[i+1]); value.IsValid() && !value.IsZero() {
-			p.row(nil, in(dim, all[i]), in(plain, all[i+1]))
+			p.row(nil, in(dim, all[i]), toCell(all[i+1]))
 		}
 	}
 }
@@ -229,6 +251,8 @@ func (p *printer) flush() error {
 	return p.err
 }
 
+// align prints the rows that wait for it, with their cells below each other. A cell that has no place on a line of a
+// terminal begins another, and the last one, which is often a text, goes on there.
 func (p *printer) align() {
 	for _, row := range p.rows {
 		for i, c := range row {
@@ -241,26 +265,93 @@ func (p *printer) align() {
 		}
 	}
 	for _, row := range p.rows {
-		var b strings.Builder
-		for i, c := range row {
-			pad := ""
-			if i < len(row)-1 {
-				pad = strings.Repeat(" ", p.widths[i]-utf8.RuneCountInString(c.text))
-			}
-			if c.right {
-				b.WriteString(pad)
-			}
-			b.WriteString(p.styled(c.text, c.style))
-			if i < len(row)-1 {
-				if !c.right {
-					b.WriteString(pad)
-				}
-				b.WriteString("  ")
-			}
-		}
-		p.put(strings.TrimRight(b.String(), " ") + "\n")
+		p.put(p.lines(row))
 	}
 	p.rows = p.rows[:0]
+}
+
+// lines returns a row, with what is below it.
+func (p *printer) lines(row []cell) string {
+	var all, line strings.Builder
+	end := func() {
+		if text := strings.TrimRight(line.String(), " "); text != "" || all.Len() == 0 {
+			all.WriteString(text + "\n")
+		}
+		line.Reset()
+	}
+	at := 0 // of the cell in the line
+	for i, c := range row {
+		size, last := utf8.RuneCountInString(c.text), i == len(row)-1
+		width := size
+		if !last {
+			width = p.widths[i]
+		}
+		if from := at; p.width > 0 && at+width > p.width && !c.whole {
+			if !last || i == 0 || at > p.width/2 {
+				from = indent
+			}
+			if from != at && i > 0 {
+				end()
+				line.WriteString(strings.Repeat(" ", indent))
+				at = indent
+			}
+			parts := wrap(c.text, p.width-at, p.width-from)
+			for _, part := range parts[:len(parts)-1] {
+				line.WriteString(p.styled(part, c.style))
+				end()
+				line.WriteString(strings.Repeat(" ", from))
+				at = from
+			}
+			c.text = parts[len(parts)-1]
+			size = utf8.RuneCountInString(c.text)
+		}
+		pad := ""
+		if !last {
+			pad = strings.Repeat(" ", max(0, min(width, p.room(at))-size))
+		}
+		if c.right {
+			line.WriteString(pad)
+		}
+		line.WriteString(p.styled(c.text, c.style))
+		if !last {
+			if !c.right {
+				line.WriteString(pad)
+			}
+			line.WriteString("  ")
+		}
+		at += size + len(pad) + 2
+	}
+	end()
+	return all.String()
+}
+
+// room returns how many characters have their place in a line behind a first few.
+func (p *printer) room(at int) int {
+	if p.width == 0 {
+		return math.MaxInt
+	}
+	return p.width - at
+}
+
+// wrap divides a text in parts, between words where it can: the first has at most first characters, and the others at most
+// width.
+func wrap(text string, first, width int) (parts []string) {
+	rest, most := []rune(text), first
+	for len(rest) > most {
+		n := most
+		for n > most/2 && rest[n] != ' ' {
+			n--
+		}
+		if rest[n] != ' ' {
+			n = most
+		}
+		parts = append(parts, strings.TrimRight(string(rest[:n]), " "))
+		for n < len(rest) && rest[n] == ' ' {
+			n++
+		}
+		rest, most = rest[n:], width
+	}
+	return append(parts, string(rest))
 }
 
 func (p *printer) styled(text string, s style) string {
@@ -368,6 +459,23 @@ func withData(text string, data json.RawMessage) string {
 }
 
 func shorten(s string) string { return text.Cut(72, s) }
+
+// cause returns an error as one line of a cell. Where it is too long for a line of a terminal, its end stays, which
+// tells the cause: that of its first line, if it has several, as that of a panic has.
+func (p *printer) cause(s string) string {
+	all, most := []rune(visible(s)), max(72, p.width-indent)
+	if p.width == 0 || len(all) <= most {
+		return string(all)
+	}
+	first, _, several := strings.Cut(s, "\n")
+	if all = []rune(visible(first)); several {
+		all = append(all, '…')
+	}
+	if len(all) > most {
+		all = append([]rune{'…'}, all[len(all)-most+1:]...)
+	}
+	return string(all)
+}
 
 // visible returns text with control characters and invisible characters written as JSON's
 // escapes. Stored text may hold anything.

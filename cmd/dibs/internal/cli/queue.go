@@ -155,7 +155,9 @@ func (c *queueLsCommand) Run(ctx context.Context, a *app) error {
 		a.queueTable()
 		for _, s := range all {
 			if c.Category == "" || s.Category == c.Category {
-				a.printQueue(s, queueFields(s))
+				if err := a.printQueue(ctx, store, s, queueFields(s)); err != nil {
+					return err
+				}
 				printed++
 			}
 		}
@@ -173,14 +175,26 @@ func (c *queueLsCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
+// mostWaiting is how many items that no worker has met are counted, at most.
+const mostWaiting = 10_000
+
 func (a *app) queueTable() {
-	a.out.table("queue", "category", "waiting", ">out", ">later", ">due", ">held", ">dead", "oldest", ">finished", ">given back", ">buried", "")
+	a.out.table("queue", "category", ">waiting", ">out", ">later", ">due", ">held", ">dead", ">oldest", ">finished", ">given back", ">buried", "")
 }
 
-func (a *app) printQueue(s queue.Status, object fields) {
-	waiting, note := "no", cell{}
+// printQueue prints a queue, and counts the items that wait.
+func (a *app) printQueue(ctx context.Context, store *messagestore.Store, s queue.Status, object fields) error {
+	n, note := int64(0), cell{}
 	if s.Waiting {
-		waiting = "yes"
+		var err error
+		if n, err = store.Count(ctx, messagestore.CategoryQuery{Category: s.Category, From: s.Cursor + 1, Limit: mostWaiting + 1}); err != nil {
+			return fmt.Errorf("queue %s: %w", visible(s.Name), err)
+		}
+	}
+	object = append(object, "waitingItems", min(n, mostWaiting), "waitingItemsIsAtLeast?", n > mostWaiting)
+	waiting := toCell(n)
+	if n > mostWaiting {
+		waiting.text = "> 10,000"
 	}
 	if s.Suspended > 0 { // of few queues
 		note = in(red, fmt.Sprintf("%d suspended", s.Suspended))
@@ -191,7 +205,8 @@ func (a *app) printQueue(s queue.Status, object fields) {
 	if clock := operate.ClockText(s); clock != "" {
 		note = in(red, strings.TrimPrefix(note.text+", "+clock, ", "))
 	}
-	a.out.row(object, in(bold, s.Name), s.Category, waiting, s.Out, s.Later, s.Due, s.Held, alarming(s.Dead), s.Oldest, s.Finished, s.Back, s.Buried, note)
+	a.out.row(object, in(bold, s.Name), s.Category, waiting, s.Out, s.Later, s.Due, s.Held, alarming(s.Dead), in(dim, operate.Age(s.Time, s.Oldest)), s.Finished, s.Back, s.Buried, note)
+	return nil
 }
 
 // alarming is a number that is better 0.
@@ -238,7 +253,9 @@ func messageOf(i queue.Item, of func(*messagestore.Message) fields) fields {
 	return of(i.Message)
 }
 
-var itemStyles = map[queue.State]style{queue.Dead: red, queue.Suspended: red, queue.Out: yellow, queue.Finished: green}
+var itemStyles = map[queue.State]style{
+	queue.Waiting: cyan, queue.Later: cyan, queue.Held: cyan, queue.Out: yellow, queue.Suspended: red, queue.Dead: red, queue.Finished: green,
+}
 
 func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
 	if c.From < 0 {
@@ -257,7 +274,7 @@ func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
 				if err != nil {
 					return err
 				}
-				a.out.row(wholeItem(item, messageOf(item, recordOf)), itemCells(item)...)
+				a.out.row(wholeItem(item, messageOf(item, recordOf)), a.itemCells(item)...)
 				printed++
 				if left--; left == 0 {
 					a.nothing("dibs: %d items that are %s; --limit and --from print more", c.Limit, state)
@@ -274,11 +291,11 @@ func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
 
 var itemColumns = []string{">position", "state", ">given back", ">failures", "due", "type", "stream", ""}
 
-func itemCells(item queue.Item) []any {
-	note, messageType, stream := visible(item.Error), "", ""
+func (a *app) itemCells(item queue.Item) []any {
+	note, messageType, stream := a.out.cause(item.Error), "", ""
 	switch {
 	case item.Note != "":
-		note = visible(item.Note)
+		note = shorten(visible(item.Note))
 	case item.State == queue.Held:
 		note = fmt.Sprintf("behind %d", item.Behind)
 	}
@@ -286,7 +303,7 @@ func itemCells(item queue.Item) []any {
 		messageType, stream = item.Message.Type, shorten(visible(string(item.Message.Stream)))
 	}
 	return []any{
-		item.Position, in(itemStyles[item.State], item.State), item.Version, item.Failures, item.Due, in(bold, messageType), stream, shorten(note),
+		item.Position, in(itemStyles[item.State], item.State), item.Version, item.Failures, item.Due, in(bold, messageType), stream, note,
 	}
 }
 
@@ -353,7 +370,7 @@ func (a *app) printItem(item queue.Item) {
 	if note := operate.ItemText(item); note != "" {
 		state += ", " + note
 	}
-	a.out.facts("state", state, "given back", fmt.Sprint(item.Version), "failures", fmt.Sprint(item.Failures), "due", item.Due, "progress", item.Note)
+	a.out.facts("state", in(itemStyles[item.State], state), "given back", fmt.Sprint(item.Version), "failures", fmt.Sprint(item.Failures), "due", item.Due, "progress", item.Note)
 	for i, line := range strings.Split(item.Error, "\n") { // the stack of a panic is below it
 		a.out.facts(map[bool]string{true: "error", false: " "}[i == 0], strings.ReplaceAll(line, "\t", "    "))
 	}
@@ -474,7 +491,7 @@ func (a *app) printGroups(what string, in fields, groups []operate.Group) error 
 		if g.ID != "" {
 			newest = visible(g.ID)
 		}
-		a.out.row(append(slices.Clip(in), "count", g.Count, "oldest?", g.Oldest, "newest?", g.Newest, what, newest, "error?", g.Error), g.Count, g.Oldest, g.Newest, newest, shorten(g.Error))
+		a.out.row(append(slices.Clip(in), "count", g.Count, "oldest?", g.Oldest, "newest?", g.Newest, what, newest, "error?", g.Error), g.Count, g.Oldest, g.Newest, newest, a.out.cause(g.Error))
 	}
 	a.nothing("%s would be changed", text.Number(count, what))
 	return nil

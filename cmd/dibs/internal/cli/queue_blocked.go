@@ -338,7 +338,7 @@ func (b *blocked) item(ctx context.Context, position messagestore.GlobalPosition
 		l.more = append(l.more, "last", entryFields(e))
 		l.says += "; last " + e.What
 		if e.Text != "" {
-			l.says += ": " + text.Cut(200, visible(e.Text))
+			l.says += ": " + visible(e.Text)
 		}
 	}
 	return l, nil

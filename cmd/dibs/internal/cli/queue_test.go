@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -186,4 +187,30 @@ func TestARemovedQueueKeepsNoMessages(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
 	})
+}
+
+// More items that wait than are counted.
+func TestItemsThatWaitAreCountedToABound(t *testing.T) {
+	t.Parallel()
+	store := testkit.Must(messagestore.New(memory.New(), nil))
+	fill := func(stream messagestore.StreamName, n int) {
+		for range n {
+			_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
+			require.NoError(t, err)
+		}
+	}
+	fill("mail-1", 1)
+	received(t, testkit.Must(queue.New(store, "mail", nil)), 1)
+	for _, test := range []struct {
+		more    int
+		column  string
+		items   int
+		atLeast any
+	}{{0, "0", 0, nil}, {10_000, "10000", 10_000, nil}, {1, "> 10,000", 10_000, true}} {
+		fill("mail-2", test.more)
+		require.Regexp(t, `(?m)^mail +mail +`+test.column+` +1 +0 +0 +0 +0 +\d+s +0 +0 +0$`, over(t, store, "queue", "ls"))
+		line := objects(t, over(t, store, "top", "--times", "1", "--json"))[0]
+		require.InDelta(t, test.items, line["waitingItems"], 0)
+		require.Equal(t, test.atLeast, line["waitingItemsIsAtLeast"])
+	}
 }

@@ -99,7 +99,7 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 				break
 			}
 			n++
-			a.out.row(sagaFields(s, now), in(sagaStyles[s.State], s.State), in(bold, shorten(visible(s.ID))), sagaAge(s, now), s.Step, shorten(operate.SagaText(s)))
+			a.out.row(sagaFields(s, now), in(sagaStyles[s.State], s.State), in(bold, shorten(visible(s.ID))), sagaAge(s, now), s.Step, a.out.cause(operate.SagaText(s)))
 		}
 		switch {
 		case more:
@@ -118,7 +118,10 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-var sagaStyles = map[saga.State]style{saga.StateSuspended: red, saga.StateCompensating: yellow, saga.StateCompleted: green}
+var sagaStyles = map[saga.State]style{
+	saga.StateRunning: cyan, saga.StateCompensating: yellow, saga.StateSuspended: red,
+	saga.StateCompleted: green, saga.StateCompensated: green, saga.StateResolved: green,
+}
 
 func sagaAge(s operate.Saga, now time.Time) string {
 	return max(now.Sub(s.Started), 0).Truncate(100 * time.Millisecond).String()
@@ -172,12 +175,12 @@ func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 		}
 		a.out.object(sagaFields(s, now))
 		a.out.title(string(s.Stream))
-		a.out.facts("state", s.State, "definition", fmt.Sprintf("%s, version %d", s.Definition, s.Release), "age", sagaAge(s, now),
+		a.out.facts("state", in(sagaStyles[s.State], s.State), "definition", fmt.Sprintf("%s, version %d", s.Definition, s.Release), "age", sagaAge(s, now),
 			"deadline", s.Deadline, "why", operate.SagaText(s), "due", s.Due, "by", s.By)
 		for _, one := range s.Steps {
 			note := stepState(one) + ", " + text.Number(one.Attempts, "attempt")
 			if one.Error != "" {
-				note += ": " + shorten(one.Error)
+				note += ": " + a.out.cause(one.Error)
 			}
 			if !one.Next.IsZero() {
 				note += "; the next at " + text.Time(one.Next)

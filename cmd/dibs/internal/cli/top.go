@@ -72,7 +72,9 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 				return err
 			}
 			queues = slices.DeleteFunc(queues, func(s queue.Status) bool { return s.Parked }) // the consumers tell of them
-			c.print(a, all, queues, now)
+			if err := c.print(ctx, a, store, all, queues, now); err != nil {
+				return err
+			}
 			if err := a.out.flush(); err != nil || look == c.Times {
 				return err
 			}
@@ -122,7 +124,7 @@ func standings(ctx context.Context, store *messagestore.Store, category messages
 	return all, err
 }
 
-func (c *topCommand) print(a *app, all []standing, queues []queue.Status, now time.Time) {
+func (c *topCommand) print(ctx context.Context, a *app, store *messagestore.Store, all []standing, queues []queue.Status, now time.Time) error {
 	if !a.JSON {
 		a.out.clear()
 	}
@@ -142,7 +144,7 @@ func (c *topCommand) print(a *app, all []standing, queues []queue.Status, now ti
 		a.out.row(append(object, failingFields(s.Status)...), s.cells()...)
 		if len(s.Failing) > 0 {
 			first := s.Failing[0]
-			a.out.row(nil, s.Category, in(bold, s.Name), in(red, failingText(first, shorten(visible(first.Error)))))
+			a.out.row(nil, s.Category, in(bold, s.Name), in(red, failingText(first, a.out.cause(first.Error))))
 		}
 	}
 	a.out.header()
@@ -154,8 +156,11 @@ func (c *topCommand) print(a *app, all []standing, queues []queue.Status, now ti
 	}
 	a.queueTable()
 	for _, s := range queues[:min(int(c.Lines), len(queues))] {
-		a.printQueue(s, append(fields{"time", now}, queueFields(s)...))
+		if err := a.printQueue(ctx, store, s, append(fields{"time", now}, queueFields(s)...)); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 func (s *standing) cells() []any {
