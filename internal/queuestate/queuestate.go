@@ -144,7 +144,8 @@ type Rows interface {
 	Loose(limit int) ([]messagestore.GlobalPosition, error)               // positions to which rows are linked and whose own row is missing, Dead and not linked, or linked to itself, but not Out; in order
 
 	Session(session int64) (s Session, there bool, err error)
-	Sessions() ([]Session, error)
+	Sessions() ([]Session, error)             // there may be many: not in each take
+	Begun(after time.Time) ([]Session, error) // whose lease began after a time
 	SetSession(Session) error
 	EndSession(session int64) error                          // and its notes
 	Note(session int64, of queuing.Delivery) (string, error) // "" for none
@@ -216,14 +217,11 @@ func (s *step) follow() error {
 			return err
 		}
 	}
-	sessions, err := s.Sessions()
+	sessions, err := s.Begun(s.now.Add(queuing.ClockTolerance))
 	if err != nil {
 		return err
 	}
 	for _, session := range sessions {
-		if !session.ahead(s.now) {
-			continue
-		}
 		s.changed = true // its process may be gone: the lease starts now
 		session.Until = s.now.Add(session.Lease)
 		if err := s.SetSession(session); err != nil {

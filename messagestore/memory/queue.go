@@ -26,6 +26,8 @@ type queue struct {
 	there    bool
 	rows     map[messagestore.GlobalPosition]queuestate.Row
 	sessions map[int64]queuestate.Session
+	ends     moments                 // of the sessions
+	begun    moments                 // their leases
 	notes    map[int64]queuing.Notes // of each session
 	tickets  []queuestate.Ticket
 	last     int64 // ticket
@@ -314,9 +316,54 @@ func (q *queue) Sessions() ([]queuestate.Session, error) {
 	return slices.Collect(maps.Values(q.sessions)), nil
 }
 
+func (q *queue) Begun(after time.Time) (begun []queuestate.Session, err error) {
+	for _, m := range slices.Backward(q.begun) {
+		if !m.at.After(after) {
+			break
+		}
+		begun = append(begun, q.sessions[m.session])
+	}
+	return begun, nil
+}
+
 func (q *queue) SetSession(s queuestate.Session) error {
+	q.forgetSession(s.Number)
 	q.sessions[s.Number] = s
+	q.ends.add(moment{s.Until, s.Number})
+	q.begun.add(moment{s.Until.Add(-s.Lease), s.Number})
 	return nil
+}
+
+func (q *queue) forgetSession(session int64) {
+	if s, there := q.sessions[session]; there {
+		q.ends.remove(moment{s.Until, session})
+		q.begun.remove(moment{s.Until.Add(-s.Lease), session})
+		delete(q.sessions, session)
+	}
+}
+
+// A moment is a time of a session.
+type moment struct {
+	at      time.Time
+	session int64
+}
+
+func (m moment) compare(other moment) int {
+	return cmp.Or(m.at.Compare(other.at), cmp.Compare(m.session, other.session))
+}
+
+// moments are in order, so that no call goes through all sessions.
+type moments []moment
+
+func (all *moments) add(m moment) {
+	i, _ := slices.BinarySearchFunc(*all, m, moment.compare)
+	*all = slices.Insert(*all, i, m)
+}
+
+func (all *moments) remove(m moment) {
+	if i, there := slices.BinarySearchFunc(*all, m, moment.compare); there {
+		*all = slices.Delete(*all, i, i+1)
+	}
 }
 
 func (q *queue) Note(session int64, of queuing.Delivery) (string, error) {
@@ -329,29 +376,27 @@ func (q *queue) SetNotes(session int64, notes queuing.Notes) error {
 }
 
 func (q *queue) EndSession(session int64) error {
-	delete(q.sessions, session)
+	q.forgetSession(session)
 	delete(q.notes, session)
 	return nil
 }
 
 func (q *queue) Over(until time.Time) ([]int64, error) {
 	var over []int64
-	for session, s := range q.sessions {
-		if !s.Until.After(until) {
-			over = append(over, session)
+	for _, m := range q.ends {
+		if m.at.After(until) {
+			break
 		}
+		over = append(over, m.session)
 	}
-	slices.Sort(over)
 	return over, nil
 }
 
 func (q *queue) FirstEnd() (first time.Time, there bool, err error) {
-	for _, s := range q.sessions {
-		if !there || s.Until.Before(first) {
-			first, there = s.Until, true
-		}
+	if len(q.ends) == 0 {
+		return time.Time{}, false, nil
 	}
-	return first, there, nil
+	return q.ends[0].at, true, nil
 }
 
 func (q *queue) Tickets() ([]queuestate.Ticket, error) { return slices.Clone(q.tickets), nil }

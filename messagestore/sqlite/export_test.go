@@ -79,7 +79,7 @@ var Statements = map[string]string{
 // QueueStatements are those of a take that look for rows of a queue, by the name of their file.
 var QueueStatements = map[string]string{
 	"queue_row": queueRowSQL, "queue_behind": queueBehindSQL, "queue_due": queueDueSQL, "queue_out_of": queueOutOfSQL, "queue_count_out": queueCountOutSQL,
-	"queue_holds": queueHoldsSQL, "queue_loose": queueLooseSQL, "queue_over": queueOverSQL, "queue_first_end": queueFirstEndSQL,
+	"queue_holds": queueHoldsSQL, "queue_loose": queueLooseSQL, "queue_over": queueOverSQL, "queue_first_end": queueFirstEndSQL, "queue_session": queueSessionSQL, "queue_begun": queueBegunSQL,
 	"queue_entries": queueEntriesSQL, "queue_tickets": queueTicketsSQL, "queue_message": queueMessageSQL, "queue_at": queueAtSQL,
 }
 

@@ -88,7 +88,7 @@ func TestNewerSchemaIsLeftAlone(t *testing.T) {
 
 	_, err := sqlite.Open(t.Context(), path, nil)
 	require.ErrorIs(t, err, sqlite.ErrNewerSchema)
-	require.ErrorContains(t, err, "found version 99, this program knows up to 4: upgrade it")
+	require.ErrorContains(t, err, "found version 99, this program knows up to 5: upgrade it")
 	tx := begin(t, db)
 	require.ErrorIs(t, sqlite.Schema(t.Context(), tx), sqlite.ErrNewerSchema)
 	require.NoError(t, tx.Rollback())

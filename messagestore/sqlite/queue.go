@@ -28,6 +28,8 @@ var (
 	queueAtSQL string
 	//go:embed sql/queue_behind.sql
 	queueBehindSQL string
+	//go:embed sql/queue_begun.sql
+	queueBegunSQL string
 	//go:embed sql/queue_clear_log.sql
 	queueClearLogSQL string
 	//go:embed sql/queue_clear_open.sql
@@ -445,11 +447,17 @@ func (q *queue) Session(session int64) (queuestate.Session, bool, error) {
 }
 
 func (q *queue) Sessions() ([]queuestate.Session, error) {
-	return rowsOf(q.ctx, q.db, queueSessionsSQL, []any{q.id}, func(rows *sql.Rows) (queuestate.Session, error) {
-		var number, until, lease int64
-		err := rows.Scan(&number, &until, &lease)
-		return sessionOf(number, until, lease), err
-	})
+	return rowsOf(q.ctx, q.db, queueSessionsSQL, []any{q.id}, scanSession)
+}
+
+func (q *queue) Begun(after time.Time) ([]queuestate.Session, error) {
+	return rowsOf(q.ctx, q.db, queueBegunSQL, []any{q.id, after.UnixMicro()}, scanSession)
+}
+
+func scanSession(rows *sql.Rows) (queuestate.Session, error) {
+	var number, until, lease int64
+	err := rows.Scan(&number, &until, &lease)
+	return sessionOf(number, until, lease), err
 }
 
 func (q *queue) SetSession(s queuestate.Session) error {

@@ -12,7 +12,7 @@ import (
 
 // schemas are the steps from an empty database to the newest version of the tables: the first makes
 // version 1. Never change a step that was released.
-var schemas = []string{schema1SQL, schema2SQL, schema3SQL, schema4SQL}
+var schemas = []string{schema1SQL, schema2SQL, schema3SQL, schema4SQL, schema5SQL}
 
 // Schema creates or upgrades the tables of a message store in your database, in your transaction.
 // It does nothing if they are up to date. If they have a newer version than this program knows, the

@@ -12,6 +12,8 @@ var (
 	schema3SQL string
 	//go:embed sql/schema_4.sql
 	schema4SQL string
+	//go:embed sql/schema_5.sql
+	schema5SQL string
 	//go:embed sql/lock.sql
 	lockSQL string
 	//go:embed sql/append.sql

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -187,6 +188,34 @@ func TestStatementsOfATakeGoByAnIndex(t *testing.T) {
 			}
 		})
 	}
+}
+
+// However many sessions there are, no call of a worker goes through all of them.
+func TestATakeListsNoSessions(t *testing.T) {
+	t.Parallel()
+	var listed atomic.Int64
+	path := newFile(t)
+	driver := testkit.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
+		if strings.Contains(statement, "FROM dibs_queue_sessions") && !strings.Contains(statement, " AND ") && !strings.Contains(statement, "LIMIT 1") {
+			listed.Add(1)
+		}
+		return nil
+	}), path, nil))(t)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	mail := queuing.Queue{Name: "mail", Category: "mail"}
+	take := queuing.Take{Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Minute, Want: 1}
+	testkit.Do(driver.Append(t.Context(), appendOf("mail-1", messagestore.NoStream, 1)))(t)
+
+	item := testkit.Do(driver.QueueTake(t.Context(), take))(t).Items[0]
+	testkit.Do(driver.QueueReady(t.Context(), mail))(t)
+	testkit.Do(driver.QueueExtend(t.Context(), queuing.Extension{Queue: mail, Session: 1, Lease: time.Hour, Deliveries: []queuing.Delivery{item.Delivery()}}))(t)
+	take.Finishes = []queuing.Finish{{Delivery: item.Delivery(), Kind: queuing.Complete}}
+	testkit.Do(driver.QueueTake(t.Context(), take))(t)
+	require.NoError(t, driver.QueueLeave(t.Context(), queuing.Leave{Queue: mail, Session: 1}))
+
+	require.Zero(t, listed.Load())
+	testkit.Do(driver.QueueStatus(t.Context(), mail))(t)
+	require.NotZero(t, listed.Load(), "a status does, and so the test would see it")
 }
 
 func columnOf(t *testing.T, db *sql.DB, statement string, index int) (values []string) {

@@ -1549,7 +1549,7 @@ type GetQueueResponse struct {
 	Dead            int64                  `protobuf:"varint,6,opt,name=dead,proto3" json:"dead,omitempty"`
 	Finished        int64                  `protobuf:"varint,7,opt,name=finished,proto3" json:"finished,omitempty"`
 	OldestTime      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=oldest_time,json=oldestTime,proto3" json:"oldest_time,omitempty"`                  // of the oldest item that is not finished
-	Sessions        int64                  `protobuf:"varint,9,opt,name=sessions,proto3" json:"sessions,omitempty"`                                       // that have items out, or stand in the line
+	Sessions        int64                  `protobuf:"varint,9,opt,name=sessions,proto3" json:"sessions,omitempty"`                                       // whose time is not over, with items out or not
 	WaitingReceives int32                  `protobuf:"varint,10,opt,name=waiting_receives,json=waitingReceives,proto3" json:"waiting_receives,omitempty"` // of this server
 	Partial         bool                   `protobuf:"varint,11,opt,name=partial,proto3" json:"partial,omitempty"`                                        // there are 10,000 or more
 	unknownFields   protoimpl.UnknownFields

@@ -763,7 +763,7 @@ export declare type GetQueueResponse = Message<"dibs.v1.GetQueueResponse"> & {
   oldestTime?: Timestamp | undefined;
 
   /**
-   * that have items out, or stand in the line
+   * whose time is not over, with items out or not
    *
    * @generated from field: int64 sessions = 9;
    */
