@@ -18,7 +18,7 @@ BROKERS := brokers/nats brokers/redis brokers/kafka brokers/rabbitmq
 SELDOM := brokers/kafka
 # The gate does not run the tests of these, but type-checks them.
 UNTESTED := bench soak internal/demo/messaging intent/redisintent brokers/kafka brokers/rabbitmq
-MODULES := cmd/dibs serve bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
+MODULES := cmd/dibs serve internal/demo/ui bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
 BENCHED := postgresql redis-server npm
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it, or one goroutine.
 # The suite of the drivers is raced where they run it, and the command, the demos and the examples in the
@@ -79,6 +79,10 @@ demo/serve: ## Pay standing orders through servers on SQLite and on PostgreSQL, 
 	cd serve && go build -o ../bin/serve-demo ./internal/demo
 	@env -u DIBS_STORE bin/serve-demo demo --files serve $(if $(ORDERS),--orders "$$ORDERS")
 	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" bin/serve-demo demo --files serve $(if $(ORDERS),--orders "$$ORDERS")'
+
+.PHONY: demo/ui
+demo/ui: ## Show the page over a shop in which five things are broken, and wait: on SQLite, or DIBS_STORE
+	cd internal/demo/ui && go build -o ../../../bin/ui-demo . && exec ../../../bin/ui-demo
 
 serve/ts/built: serve/ts/package-lock.json $(wildcard serve/ts/*/*.ts)
 	scripts/setup npm
@@ -164,11 +168,22 @@ test/messagedb: ## Run the tests of what message-db's clients call, and of the a
 test/kafka: ## Run the tests of the module of Kafka
 	cd brokers/kafka && $(GOTEST) ./...
 
+.PHONY: test/ui
+test/ui: export DIBS_CHANGED := 1
+test/ui: internal/demo/ui/node_modules ## Open each view of the page in Chromium, and mend through it what is broken
+	scripts/setup chromium
+	cd internal/demo/ui && $(GOTEST) ./...
+
+internal/demo/ui/node_modules: internal/demo/ui/package-lock.json
+	scripts/setup npm
+	cd internal/demo/ui && npm ci --silent --no-audit --no-fund
+
 .PHONY: test/changed
 test/changed: ## Run the tests of parts that seldom change, of those that were changed since the tests last passed
 	@scripts/changed suites messagestore/storetest messagestore/memory internal/queuetest internal/queuestate intent -- $(MAKE) test/suites
 	@scripts/changed messagedb internal/messagedb migrations -- $(MAKE) test/messagedb
 	@scripts/changed redis intent internal/testserver -- $(MAKE) test/redis
+	@scripts/changed ui ui operate internal/demo/ui -- $(MAKE) test/ui
 	@scripts/changed kafka brokers/kafka brokers/internal/brokertest brokers/internal/receiving inbox outbox -- $(MAKE) test/kafka
 
 .PHONY: test/observe

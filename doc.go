@@ -18,7 +18,8 @@
 // Handlers:
 //
 //   - [github.com/dibs-go/dibs/consumer] reads a category from where it left off
-//   - [github.com/dibs-go/dibs/operate] finds items of queues by what is wrong with them, and changes many in one call
+//   - [github.com/dibs-go/dibs/operate] says how all that works on a store is doing, tells the story of any id, and changes many items in one call
+//   - [github.com/dibs-go/dibs/ui] is a page for operators, which dibs ui serves
 //   - [github.com/dibs-go/dibs/consumer/operate] shows where consumers are, moves them, and has what they parked
 //   - [github.com/dibs-go/dibs/handler] passes each message to the function for its type
 //   - [github.com/dibs-go/dibs/handler/handlertest] tests such functions, with a database and without

@@ -62,7 +62,8 @@ type Filter struct {
 	OlderThan time.Duration
 }
 
-func (f Filter) matches(q *queue.Queue, item queue.Item, now time.Time) bool {
+// Matches reports whether an item of a queue matches. Now is the time of the queue's store.
+func (f Filter) Matches(q *queue.Queue, item queue.Item, now time.Time) bool {
 	if !strings.Contains(item.Error, f.Error) || f.Like != "" && kindOf(item.Error) != kindOf(f.Like) {
 		return false
 	}
@@ -94,7 +95,7 @@ func Items(ctx context.Context, q *queue.Queue, action Action, f Filter) iter.Se
 					return
 				}
 				for _, item := range page {
-					if from = item.Position + 1; f.matches(q, item, status.Time) && !yield(item, nil) {
+					if from = item.Position + 1; f.Matches(q, item, status.Time) && !yield(item, nil) {
 						return
 					}
 				}

@@ -49,6 +49,7 @@ var imports = map[string][]string{
 	"internal/queuetest":           {"messagestore", "messagestore/memory", "internal/queuing", "internal/testkit"},
 	"queue/cron":                   {"logger", "messagestore", "internal/queuing", "internal/outage", "internal/exactjson", "internal/text", "internal/calling"},
 	"operate":                      {"messagestore", "logger", "queue/cron", "internal/queuing", "queue", "saga", "internal/outage", "consumer/operate", "inbox", "intent", "internal/intentlog", "reservation", "internal/exactjson", "internal/keys", "internal/removal", "internal/text"},
+	"ui":                           {"logger", "messagestore", "consumer/operate", "intent", "operate", "queue", "queue/cron", "saga", "internal/text"},
 	"consumer":                     {"logger", "messagestore", "consumer/internal/checkpoint", "internal/queuing", "internal/outage", "internal/calling", "internal/text", "internal/work"},
 	"consumer/operate":             {"messagestore", "internal/queuing", "queue", "consumer/internal/checkpoint", "internal/report", "internal/text"},
 	"consumer/internal/checkpoint": {"messagestore", "internal/queuing", "internal/waiting", "internal/text"},

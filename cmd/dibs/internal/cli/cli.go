@@ -122,6 +122,7 @@ type grammar struct {
 	Delete    deleteCommand    `cmd:"" help:"Delete a stream and leave a tombstone; erase its name on request."`
 	Forget    forgetCommand    `cmd:"" help:"Forget old keys of an inbox, of intents or of reservations."`
 	Epoch     epochCommand     `cmd:"" help:"Show the epoch; raise it after a rollback of the store."`
+	UI        uiCommand        `cmd:"" name:"ui" help:"Show a page for a browser: what needs you, the story of any id, and every queue."`
 	Doctor    doctorCommand    `cmd:"" help:"Examine server, schema, roles, locks and sizes, with a remedy for each finding."`
 	Verify    verifyCommand    `cmd:"" help:"Check the invariants of a store in use."`
 	Version   versionCommand   `cmd:"" help:"Print the version of dibs."`

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/ui"
+)
+
+// An uiCommand is dibs ui: a page for operators.
+type uiCommand struct {
+	Listen   string `default:"127.0.0.1:7072" placeholder:"HOST:PORT" help:"Where the page is."`
+	Operate  bool   `help:"Let whoever opens the page change things: retry, drop, resume and so on."`
+	HideData bool   `help:"Hide what messages hold."`
+	Proxy    bool   `name:"insecure-behind-proxy" help:"Listen beyond this machine: a proxy in front says who may open the page."`
+	User     string `placeholder:"HEADER" help:"The header in which the proxy names its user, for the reasons of acts."`
+}
+
+// grace is how long open pages have to end.
+const grace = time.Second
+
+func (c *uiCommand) Run(ctx context.Context, a *app) error {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return usage("--listen=%s: must be like 127.0.0.1:7072", c.Listen)
+	}
+	loopback := host == "localhost" || net.ParseIP(host).IsLoopback()
+	switch {
+	case !loopback && !c.Proxy:
+		return usage("--listen=%s is not on this machine alone: anybody could open the page; put a proxy in front and give --insecure-behind-proxy", c.Listen)
+	case c.User != "" && !c.Proxy:
+		return usage("--user is of a proxy: give --insecure-behind-proxy too")
+	}
+	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+		if err := store.CheckReading(ctx); err != nil {
+			return err
+		}
+		page, err := ui.New(store, &ui.Config{
+			Operate: c.Operate, HideData: c.HideData, User: c.user(a),
+			Logger: logger.Zerolog(zerolog.New(warnings{a}).Level(zerolog.WarnLevel).With().Timestamp().Logger()),
+		})
+		if err != nil {
+			return err
+		}
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen)
+		if err != nil {
+			return err
+		}
+		address := "http://" + listener.Addr().String() + "/"
+		if err := a.out.tell(fields{"url", address, "store", a.redact(a.server), "operate", c.Operate}, "the page is at %s", address); err != nil {
+			return err
+		}
+		if err := a.out.flush(); err != nil {
+			return err
+		}
+		var handler http.Handler = page
+		if !c.Proxy {
+			handler = ofThisMachine(page)
+		}
+		return serveHTTP(ctx, listener, handler)
+	})
+}
+
+// user returns who acts: the proxy's user, or who runs the command.
+func (c *uiCommand) user(a *app) func(*http.Request) string {
+	return func(r *http.Request) string {
+		if c.User != "" {
+			return cmp.Or(r.Header.Get(c.User), "nobody whom the proxy names")
+		}
+		return cmp.Or(a.getenv("USER"), "operator")
+	}
+}
+
+// ofThisMachine refuses names that are not this machine's own: a page of another site may have one that leads here.
+func ofThisMachine(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if host != "localhost" && !net.ParseIP(host).IsLoopback() {
+			http.Error(w, "the page is for http://localhost and 127.0.0.1 alone", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// serveHTTP serves until ctx ends. Pages that are open then have a moment to end.
+func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return requests },
+	}
+	stopped := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		cancel()
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		stopped <- server.Shutdown(end)
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the page: %w", err)
+	}
+	if err := <-stopped; err != nil {
+		_ = server.Close() // what did not end in time ends now
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
+	"github.com/dibs-go/dibs/ui"
+)
+
+// A browser is a Chromium with what it complained of.
+type browser struct {
+	ctx context.Context //nolint:containedctx // it is how chromedp names a browser
+
+	mu    sync.Mutex
+	wrong []string
+	shots string // the folder for pictures, "" for none
+}
+
+func (b *browser) complain(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wrong = append(b.wrong, fmt.Sprintf(format, args...))
+}
+
+func (b *browser) complaints() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string{}, b.wrong...)
+}
+
+func (b *browser) run(t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
+	defer cancel()
+	require.NoError(t, chromedp.Do(ctx, steps...))
+}
+
+// value is what an action of a browser returns.
+func value[T any](t *testing.T, b *browser, action chromedp.Action[T]) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
+	defer cancel()
+	return testkit.Do(chromedp.Run(ctx, action))(t)
+}
+
+// newBrowser starts one, or skips the test where there is none; in CI there has to be one.
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil && os.Getenv("CI") == "" {
+		t.Skip("there is no chromium on the PATH")
+	}
+	require.NoError(t, err)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox)
+	ctx, stop := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(stop)
+	b := &browser{shots: os.Getenv("UI_SHOTS")}
+	b.ctx, stop = chromedp.NewContext(ctx)
+	t.Cleanup(stop)
+	require.NoError(t, chromedp.Listen(b.ctx, func(event any) {
+		switch e := event.(type) {
+		case *runtime.EventExceptionThrown:
+			b.complain("exception: %s", e.ExceptionDetails.Text)
+		case *log.EventEntryAdded:
+			if e.Entry.Level == log.EntryLevelError {
+				b.complain("%s: %s", e.Entry.URL, e.Entry.Text)
+			}
+		}
+	}))
+	return b
+}
+
+// prefers is an action that has the browser prefer light or dark.
+func prefers(scheme string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+		})
+		return err
+	})
+}
+
+// axe returns what axe-core finds in the page that is open.
+func (b *browser) axe(t *testing.T) []string {
+	t.Helper()
+	source, err := os.ReadFile("node_modules/axe-core/axe.min.js")
+	require.NoError(t, err, "npm ci fetches it: make ui/axe")
+	b.run(t, chromedp.Evaluate[chromedp.Void](string(source)))
+	return value(t, b, chromedp.Evaluate[[]string](`axe.run().then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html).slice(0, 2).join(" ")))`, chromedp.EvalAwaitPromise))
+}
+
+// A look is how a page is shown.
+type look struct {
+	name   string
+	width  int64
+	height int64
+	scheme string
+}
+
+var looks = []look{{"light", 1280, 900, "light"}, {"dark", 1280, 900, "dark"}, {"phone", 390, 800, "light"}}
+
+var views = map[string]string{
+	"home": "", "consumers": "consumers", "queues": "queues", "queue": "queue?name=mail&category=mail", "sagas": "sagas", "schedules": "schedules",
+	"intents": "intents", "streams": "streams", "category": "category?name=order", "story": "story?id=order-order-1",
+	"saga": "story?id=trip-1&category=trip:saga", "search": "story", "act": "act?do=retry&on=queue&category=mail&name=mail&state=dead",
+}
+
+// shop is a broken shop with its page.
+func newShop(t *testing.T) (*shop, *messagestore.Store, *server) {
+	t.Helper()
+	store, err := dibs.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "shop.db"), &messagestore.Config{Logger: logger.Silent()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	s, err := broken(t.Context(), store)
+	require.NoError(t, err)
+	t.Cleanup(s.close)
+	page, err := ui.New(store, &ui.Config{Operate: true, Every: 200 * time.Millisecond, User: func(*http.Request) string { return "ann" }})
+	require.NoError(t, err)
+	return s, store, serve(t, "127.0.0.1:0", page)
+}
+
+// A server ends without waiting for the pages that are open.
+type server struct {
+	*http.Server
+
+	address, URL string
+}
+
+func serve(t *testing.T, address string, page http.Handler) *server {
+	t.Helper()
+	listener := testkit.Do((&net.ListenConfig{}).Listen(t.Context(), "tcp", address))(t)
+	s := &server{&http.Server{Handler: page, ReadHeaderTimeout: time.Minute}, listener.Addr().String(), "http://" + listener.Addr().String()}
+	go func() { _ = s.Serve(listener) }()
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// Every view loads in light, dark and on a phone, without an error in the console, and axe finds nothing. Then a person mends the
+// five things that are broken, each through the page.
+func TestAPersonMendsAllThroughThePage(t *testing.T) {
+	s, store, server := newShop(t)
+	b := newBrowser(t)
+	for name, view := range views {
+		for _, look := range looks {
+			b.run(t, chromedp.EmulateViewport(look.width, look.height),
+				prefers(look.scheme),
+				chromedp.Navigate(server.URL+"/"+view), chromedp.WaitVisible("#view h1"))
+			if b.shots != "" {
+				require.NoError(t, os.WriteFile(filepath.Join(b.shots, name+"-"+look.name+".png"), value(t, b, chromedp.CaptureScreenshot()), 0o600))
+			}
+			require.False(t, value(t, b, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > window.innerWidth`)), "%s is wider than the window in %s", name, look.name)
+			require.Empty(t, b.axe(t), "%s in %s", name, look.name)
+		}
+	}
+	require.Empty(t, b.complaints())
+
+	s.repair()
+	b.run(t, chromedp.EmulateViewport(1280, 900))
+	for _, mend := range []struct{ card, act string }{
+		{"consumer-order-statistics", "resume"},
+		{"queue-mail-mail", "resume"},
+		{"consumer-order:command+reservation+orders-orders", "redrive"},
+		{"queue-mail-mail", "retry"},
+		{"sagas-trip:saga-trip:saga", "resume"},
+	} {
+		act := chromedp.Search(fmt.Sprintf(`//article[@id=%q]//p[@class="acts"]//a[text()=%q]`, mend.card, mend.act))
+		b.run(t, chromedp.Navigate(server.URL+"/"), chromedp.WaitVisible(act), chromedp.Click(act),
+			chromedp.WaitVisible(`input[name="reason"]`), chromedp.SendKeys(`input[name="reason"]`, "it is mended"), chromedp.Click(`form.do button`), chromedp.WaitVisible(`p.good[role="status"]`))
+	}
+	// The page, which stays open, says that all is well, and so does the store. The webhook needs nobody.
+	b.run(t, chromedp.Navigate(server.URL+"/"))
+	testkit.Await(t, "nothing needs a person", func() (bool, any) {
+		text := value(t, b, chromedp.Text("#view"))
+		return strings.Contains(text, "Nothing needs you"), text
+	})
+	all, err := operate.Healths(t.Context(), store)
+	require.NoError(t, err)
+	for _, h := range all {
+		require.Empty(t, h.Causes, h.Name)
+	}
+	require.Empty(t, b.complaints())
+}
+
+// A page whose server goes away says so, and comes back by itself.
+func TestAnOpenPageSaysThatItsServerIsAway(t *testing.T) {
+	_, _, server := newShop(t)
+	b := newBrowser(t)
+	b.run(t, chromedp.Navigate(server.URL+"/queues"), chromedp.WaitVisible("#view h1"))
+	require.NoError(t, server.Close())
+	b.run(t, chromedp.WaitVisible("#away"))
+	serve(t, server.address, server.Handler)
+	b.run(t, chromedp.WaitNotVisible("#away"))
+}

@@ -1,0 +1,237 @@
+package ui_test
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/operate"
+	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/ui"
+)
+
+const script = `<script>alert("x")</script>&'`
+
+// mailing is a store whose queue has three dead items, with a script in each text that a page shows.
+func mailing(t *testing.T) (*messagestore.Store, *queue.Queue) {
+	t.Helper()
+	store := testkit.Must(messagestore.New(memory.New(), &messagestore.Config{Logger: logger.Silent()}))
+	q := testkit.Must(queue.New(store, "mail", &queue.Config{MaxFailures: 1, Logger: logger.Silent()}))
+	for range 3 {
+		testkit.Do(q.Insert(t.Context(), messagestore.Raw{Type: "Send", Data: []byte(`{"text":"<script>secret</script>"}`)}, &queue.InsertOpts{Key: script}))(t)
+	}
+	for range 3 {
+		for _, job := range testkit.Do(q.Receive(t.Context(), 3, nil))(t) {
+			require.NoError(t, job.Bury(t.Context(), errors.New(script)))
+		}
+	}
+	return store, q
+}
+
+func page(t *testing.T, store *messagestore.Store, config *ui.Config) *httptest.Server {
+	t.Helper()
+	if config == nil {
+		config = &ui.Config{}
+	}
+	config.Logger, config.Every = logger.Silent(), 100*time.Millisecond
+	mux := http.NewServeMux()
+	mux.Handle("/ops/dibs/", http.StripPrefix("/ops/dibs", testkit.Must(ui.New(store, config))))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server
+}
+
+// get returns the status and the text of a view.
+func get(t *testing.T, server *httptest.Server, view string) (int, string) {
+	t.Helper()
+	answer := testkit.Do(server.Client().Get(server.URL + "/ops/dibs/" + view))(t)
+	defer answer.Body.Close()
+	require.Contains(t, answer.Header.Get("Content-Security-Policy"), "default-src 'none'")
+	return answer.StatusCode, string(testkit.Do(io.ReadAll(answer.Body))(t))
+}
+
+func post(t *testing.T, server *httptest.Server, origin string, form url.Values) (int, string) {
+	t.Helper()
+	r := testkit.Do(http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/ops/dibs/act", strings.NewReader(form.Encode())))(t)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Origin", origin)
+	answer := testkit.Do(server.Client().Do(r))(t)
+	defer answer.Body.Close()
+	return answer.StatusCode, string(testkit.Do(io.ReadAll(answer.Body))(t))
+}
+
+var views = []string{
+	"", "consumers", "queues", "queue?name=mail&category=mail", "item?queue=mail&category=mail&position=1", "sagas", "schedules", "intents", "streams",
+	"category?name=mail", "story?id=" + url.QueryEscape(string(messagestore.Category("mail").Stream(script))), "story",
+	"act?do=retry&on=queue&category=mail&name=mail&state=dead",
+}
+
+func TestEachViewShowsTextsAsTexts(t *testing.T) {
+	t.Parallel()
+	store, _ := mailing(t)
+	server := page(t, store, nil)
+	for _, view := range views {
+		status, text := get(t, server, view)
+		require.Equal(t, http.StatusOK, status, "%s: %s", view, text)
+		require.NotContains(t, text, "<script>alert", view)
+		require.NotContains(t, text, "<script>secret", view)
+		require.NotContains(t, text, `="/`, "%s has a link that no prefix has", view)
+	}
+	_, text := get(t, server, "")
+	require.Contains(t, text, "dead 3")
+	require.Contains(t, text, `href="./act?category=mail&amp;do=retry&amp;like=`)
+	_, text = get(t, server, "item?queue=mail&category=mail&position=1")
+	require.Contains(t, text, "secret")
+}
+
+func TestDataMayBeHidden(t *testing.T) {
+	t.Parallel()
+	store, _ := mailing(t)
+	server := page(t, store, &ui.Config{HideData: true})
+	for _, view := range views {
+		_, text := get(t, server, view)
+		require.NotContains(t, text, "secret", view)
+	}
+}
+
+func TestBadInputIsAnswered(t *testing.T) {
+	t.Parallel()
+	store, _ := mailing(t)
+	server := page(t, store, nil)
+	for view, want := range map[string]int{
+		"queue?name=none&category=none":                               http.StatusNotFound,
+		"queue?name=mail&category=mail&state=moon":                    http.StatusBadRequest,
+		"queue?name=" + url.QueryEscape("a\x00b"):                     http.StatusBadRequest,
+		"item?queue=mail&category=mail&position=99999999999999999999": http.StatusBadRequest,
+		"item?queue=mail&category=mail&position=77":                   http.StatusNotFound,
+		"story?id=" + url.QueryEscape("a-/../../b"):                   http.StatusNotFound,
+		"story?id=" + strings.Repeat("x", 8000):                       http.StatusBadRequest,
+		"story?id=k&category=" + url.QueryEscape("../\x00%"):          http.StatusBadRequest,
+		"stream?name=none-1":                                          http.StatusNotFound,
+		"category?name=none":                                          http.StatusNotFound,
+		"category?name=mail&from=-1":                                  http.StatusBadRequest,
+		"act?do=burn&on=queue&category=mail&name=mail":                http.StatusBadRequest,
+		"act?do=retry&on=moon&category=mail":                          http.StatusBadRequest,
+		"live?view=nothing":                                           http.StatusNotFound,
+		"nothing":                                                     http.StatusNotFound,
+		"static/../ui.go":                                             http.StatusNotFound,
+	} {
+		status, text := get(t, server, view)
+		require.Equal(t, want, status, "%.80s: %s", view, text)
+	}
+}
+
+func TestAnActIsMadeOnceAsItWasShown(t *testing.T) {
+	t.Parallel()
+	store, q := mailing(t)
+	form := url.Values{"do": {"retry"}, "on": {"queue"}, "category": {"mail"}, "name": {"mail"}, "state": {"dead"}}
+	act := operate.Act{Do: "retry", On: operate.OnQueue, Category: "mail", Name: "mail", State: queue.Dead}
+	form.Set("seen", testkit.Do(act.Preview(t.Context(), store))(t).Seen)
+
+	reading := page(t, store, nil)
+	status, text := post(t, reading, reading.URL, form)
+	require.Equal(t, http.StatusForbidden, status, text)
+
+	server := page(t, store, &ui.Config{Operate: true, User: func(*http.Request) string { return "ann" }})
+	status, text = post(t, server, server.URL, form)
+	require.Equal(t, http.StatusBadRequest, status, "without a reason: %s", text)
+	form.Set("reason", "it is back")
+	status, _ = post(t, server, "https://elsewhere.example", form)
+	require.Equal(t, http.StatusForbidden, status, "of another origin")
+	forged := url.Values{"do": {"retry"}, "on": {"queue"}, "category": {"mail"}, "name": {"mail"}, "state": {"dead"}, "reason": {"x"}, "seen": {"forged"}}
+	status, _ = post(t, server, server.URL, forged)
+	require.Equal(t, http.StatusConflict, status)
+	require.Len(t, testkit.Do(q.Items(t.Context(), queue.Dead, 0, 10))(t), 3, "nothing is done yet")
+
+	status, text = post(t, server, server.URL, form)
+	require.Equal(t, http.StatusOK, status, text)
+	require.Contains(t, text, "retry: 3 changed")
+	item := testkit.Do(q.Item(t.Context(), 1))(t)
+	require.Equal(t, "ann: it is back", item.Log[len(item.Log)-1].Text)
+	status, text = post(t, server, server.URL, form)
+	require.Equal(t, http.StatusConflict, status, "twice: %s", text)
+	require.Contains(t, text, "There is nothing to change")
+}
+
+// events reads the events of a live view.
+func events(t *testing.T, server *httptest.Server, view string) *bufio.Scanner {
+	t.Helper()
+	r := testkit.Do(http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/ops/dibs/live?view="+url.QueryEscape(view), nil))(t)
+	answer := testkit.Do(server.Client().Do(r))(t)
+	t.Cleanup(func() { answer.Body.Close() })
+	require.Equal(t, "text/event-stream", answer.Header.Get("Content-Type"))
+	return bufio.NewScanner(answer.Body)
+}
+
+func await(t *testing.T, lines *bufio.Scanner, text string) {
+	t.Helper()
+	found := make(chan error, 1)
+	go func() {
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), text) {
+				found <- nil
+				return
+			}
+		}
+		found <- fmt.Errorf("no line has %q: %w", text, lines.Err())
+	}()
+	require.NoError(t, testkit.Receive(t, text, found))
+}
+
+func TestOpenPagesAreLive(t *testing.T) {
+	t.Parallel()
+	store, q := mailing(t)
+	server := page(t, store, nil)
+	for range 200 { // as many as people open
+		go func() {
+			answer, err := server.Client().Get(server.URL + "/ops/dibs/live?view=queues")
+			if err == nil {
+				_, _ = io.Copy(io.Discard, answer.Body)
+				answer.Body.Close()
+			}
+		}()
+	}
+	home := events(t, server, "")
+	await(t, home, "dead 3")
+	require.NoError(t, q.Pause(t.Context()))
+	await(t, home, "is paused")
+	testkit.Do(q.Drop(t.Context(), "", 1, 2, 3))(t)
+	require.NoError(t, q.Resume(t.Context()))
+	await(t, home, "Nothing needs you")
+	server.CloseClientConnections()
+}
+
+func TestVendoredFilesAreThoseThatWereTaken(t *testing.T) {
+	t.Parallel()
+	want := testkit.Do(os.ReadFile("static/SHA256SUMS"))(t)
+	for line := range strings.Lines(string(want)) {
+		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		hash := sha256.Sum256(testkit.Do(os.ReadFile("static/" + name))(t))
+		require.Equal(t, sum, hex.EncodeToString(hash[:]), name)
+	}
+	require.GreaterOrEqual(t, strings.Count(string(want), "\n"), 2)
+}
+
+func TestAPageNeedsAStore(t *testing.T) {
+	t.Parallel()
+	for _, config := range []*ui.Config{nil, {Every: time.Millisecond}, {Timeout: -1}} {
+		_, err := ui.New(nil, config)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+	}
+}
