@@ -228,6 +228,7 @@ func TestALostAnswerIsTakenUp(t *testing.T) {
 		network.hangs.Store(true)
 		positions := insertAll(t, local, 1, nil)
 		awaitStates(t, local, queue.Out, positions...)
+		awaitWaiting(t, server, 0) // a call that is cut off before it has an answer gives the item back
 		network.cut()
 		network.hangs.Store(false)
 		return positions
