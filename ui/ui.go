@@ -127,6 +127,7 @@ var views = map[string]view{
 	"queue":     {"Queue", (*Page).queue},
 	"item":      {"Item", (*Page).item},
 	"sagas":     {"Sagas", (*Page).sagas},
+	"saga":      {"Saga", (*Page).saga},
 	"schedules": {"Schedules", (*Page).schedules},
 	"intents":   {"Intents", (*Page).intents},
 	"streams":   {"Streams", (*Page).streams},

@@ -2,6 +2,7 @@ package ui_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -17,12 +18,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/testkit"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/ui"
 )
 
@@ -167,6 +170,66 @@ func TestAnActIsMadeOnceAsItWasShown(t *testing.T) {
 	status, text = post(t, server, server.URL, form)
 	require.Equal(t, http.StatusConflict, status, "twice: %s", text)
 	require.Contains(t, text, "There is nothing to change")
+}
+
+// stay is a saga whose car is refused after an attempt that failed, and whose hotel was undone.
+func stay(t *testing.T, store *messagestore.Store) {
+	t.Helper()
+	hotel := saga.NewStep("hotel", func(_ context.Context, city string) (string, error) { return script + city, nil },
+		func(context.Context, string, *string) error { return nil }, nil)
+	tries := 0
+	car := saga.NewStep("car", func(context.Context, string) (string, error) {
+		if tries++; tries == 1 {
+			return "", errors.New("the line is dead")
+		}
+		return "", handler.Refuse(errors.New(script))
+	}, func(context.Context, string, *string) error { return nil }, &saga.StepConfig{Retry: saga.Retry{MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond}})
+	stays := testkit.Must(saga.New(store, "stay", func(r *saga.Run, city string) (string, error) {
+		if _, err := hotel.Do(r, city); err != nil {
+			return "", err
+		}
+		return car.Do(r, city)
+	}, saga.Steps{hotel, car}, &saga.Config{Logger: logger.Silent()}))
+	testkit.Do(stays.Begin(t.Context(), "s/1", "LIS"))(t)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- stays.Run(ctx) }()
+	testkit.Do(stays.Wait(t.Context(), "s/1"))(t)
+	stop()
+	require.NoError(t, testkit.Receive(t, "the end", ended))
+}
+
+func TestASagaShowsEachUndoBesideItsStep(t *testing.T) {
+	t.Parallel()
+	store := testkit.Must(messagestore.New(memory.New(), &messagestore.Config{Logger: logger.Silent()}))
+	stay(t, store)
+	server := page(t, store, nil)
+	status, text := get(t, server, "saga?category=stay:saga&id="+url.QueryEscape("s/1"))
+	require.Equal(t, http.StatusOK, status, text)
+	require.NotContains(t, text, "<script>alert")
+	require.Contains(t, text, "compensated</strong>")
+	row := func(step string) (did, undid string) {
+		_, after, found := strings.Cut(text, `<th scope="row">`+step)
+		require.True(t, found, "%s: %s", step, text)
+		after, _, _ = strings.Cut(after, "</tr>")
+		cells := strings.Split(after, "<td>")
+		require.Len(t, cells, 4, after)
+		return cells[2], cells[3]
+	}
+	did, undid := row("hotel")
+	require.Contains(t, did, "hotel is done")
+	require.NotContains(t, did, "undone")
+	require.Contains(t, undid, "hotel is undone")
+	did, _ = row("car")
+	require.Contains(t, did, "car failed, attempt 1: the line is dead; the next at")
+	require.Contains(t, did, "car failed, attempt 2")
+	for _, class := range []string{"did", "undid", "failed", "waits"} {
+		require.Contains(t, text, `<rect class="`+class+`"`)
+	}
+	status, _ = get(t, server, "saga?category=stay:saga&id=none")
+	require.Equal(t, http.StatusNotFound, status)
+	_, text = get(t, page(t, store, &ui.Config{HideData: true}), "saga?category=stay:saga&id="+url.QueryEscape("s/1"))
+	require.NotContains(t, text, "LIS")
 }
 
 // events reads the events of a live view.

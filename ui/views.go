@@ -66,6 +66,8 @@ func (p *Page) functions() template.FuncMap {
 		"sagaText":  operate.SagaText,
 		"delivered": operate.DeliveryText,
 		"stories":   storyLink,
+		"vain":      vain,
+		"sagaOf":    sagaLink,
 	}
 }
 
@@ -159,7 +161,7 @@ func (h health) Where() template.URL {
 func (h health) Of(c operate.Cause, g operate.Group) template.URL {
 	switch {
 	case g.ID != "":
-		return link("story", "id", g.ID, "category", h.Category)
+		return sagaLink(h.Category, g.ID)
 	case h.Kind == operate.AConsumer && c.What == "parked":
 		return link("item", "parked", h.Name, "category", h.Category, "position", g.Position)
 	case h.Kind == operate.AConsumer:
@@ -408,15 +410,11 @@ func (p *Page) sagas(ctx context.Context, q url.Values) (any, error) {
 		}
 		v.Sagas = append(v.Sagas, s)
 	}
-	v.Acts = func(s operate.Saga) (acts []operate.Act) {
-		verbs := []string{"cancel", "suspend"}
-		if s.State == saga.StateSuspended {
-			verbs = []string{"resume", "cancel"}
+	v.Acts = func(s operate.Saga) []operate.Act {
+		if s.IsOver() {
+			return nil
 		}
-		for _, do := range verbs {
-			acts = append(acts, operate.Act{Do: do, On: operate.OnSaga, Category: v.Category, ID: s.ID})
-		}
-		return acts
+		return sagaActs(v.Category, s)
 	}
 	return v, nil
 }

@@ -54,6 +54,7 @@ type shop struct {
 	parts   sync.WaitGroup
 	stop    context.CancelFunc
 	trips   *saga.Saga[string, string]
+	stays   *saga.Saga[string, string]
 	mail    *queue.Queue
 	orders  int
 	letters int
@@ -118,6 +119,12 @@ func open(ctx context.Context, store *messagestore.Store) (*shop, error) {
 	if err := run(s.trips.Run, err); err != nil {
 		return nil, err
 	}
+	if s.stays, err = stays(store); err != nil {
+		return nil, err
+	}
+	if err := run(s.stays.Run, nil); err != nil {
+		return nil, err
+	}
 	if s.mail, err = queue.New(store, "mail", &queue.Config{Logger: quiet, MaxFailures: 1}); err != nil {
 		return nil, err
 	}
@@ -135,6 +142,25 @@ func open(ctx context.Context, store *messagestore.Store) (*shop, error) {
 		err = schedules.Set(ctx, cron.Schedule{Name: "daily", Spec: "0 6 * * *", Zone: "Europe/Prague", Body: letter{"the boss"}})
 	}
 	return s, run(schedules.Run, err)
+}
+
+// stays are sagas that are undone: there is never a car.
+func stays(store *messagestore.Store) (*saga.Saga[string, string], error) {
+	undo := func(context.Context, string, *string) error { return nil }
+	hotel := saga.NewStep("hotel", func(_ context.Context, city string) (string, error) { return "H-" + city, nil }, undo, nil)
+	asked := 0
+	car := saga.NewStep("car", func(context.Context, string) (string, error) {
+		if asked++; asked == 1 {
+			return "", errors.New("the line is dead")
+		}
+		return "", handler.Refuse(errors.New("every car is let"))
+	}, undo, &saga.StepConfig{Retry: saga.Retry{MinBackoff: 50 * time.Millisecond}})
+	return saga.New(store, "stay", func(r *saga.Run, city string) (string, error) {
+		if _, err := hotel.Do(r, city); err != nil {
+			return "", err
+		}
+		return car.Do(r, city)
+	}, saga.Steps{hotel, car}, &saga.Config{Logger: logger.Silent()})
 }
 
 // place places an order, but for one SKU.
@@ -197,7 +223,13 @@ func (s *shop) breakDown(ctx context.Context) error {
 	if err := s.mail.Pause(ctx); err != nil {
 		return err
 	}
-	_, err := consumers.Consumer(s.store, "order", "statistics").Pause(ctx)
+	if _, err := consumers.Consumer(s.store, "order", "statistics").Pause(ctx); err != nil {
+		return err
+	}
+	if _, err := s.stays.Begin(ctx, "stay-1", "LIS"); err != nil {
+		return err
+	}
+	_, err := s.stays.Wait(ctx, "stay-1")
 	return err
 }
 
