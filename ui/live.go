@@ -18,10 +18,10 @@ const maxPages = 1000
 type live struct {
 	page *Page
 
-	mu      sync.Mutex
-	pages   int
-	running bool
-	views   map[string]*watched
+	mu    sync.Mutex
+	pages int
+	none  chan struct{} // closed when no page is open any more
+	views map[string]*watched
 }
 
 // watched is a view that at least one page shows.
@@ -96,14 +96,16 @@ func (l *live) watch(key, name string, query url.Values) (changes <-chan []byte,
 	if v.last != nil {
 		c <- v.last
 	}
-	if l.pages++; !l.running {
-		l.running = true
-		go l.run()
+	if l.pages++; l.pages == 1 {
+		l.none = make(chan struct{})
+		go l.run(l.none)
 	}
 	return c, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.pages--
+		if l.pages--; l.pages == 0 {
+			close(l.none)
+		}
 		if delete(v.pages, c); len(v.pages) == 0 {
 			delete(l.views, key)
 		}
@@ -111,10 +113,10 @@ func (l *live) watch(key, name string, query url.Values) (changes <-chan []byte,
 }
 
 // run renders views until no page is open.
-func (l *live) run() {
+func (l *live) run(none chan struct{}) {
 	again := time.NewTicker(l.page.config.Every)
 	defer again.Stop()
-	for ; ; <-again.C {
+	for {
 		l.mu.Lock()
 		views := make([]*watched, 0, len(l.views))
 		for _, v := range l.views {
@@ -124,11 +126,9 @@ func (l *live) run() {
 		for _, v := range views {
 			l.send(v, l.content(v))
 		}
-		l.mu.Lock()
-		l.running = l.pages > 0
-		over := !l.running
-		l.mu.Unlock()
-		if over {
+		select {
+		case <-again.C:
+		case <-none:
 			return
 		}
 	}
@@ -138,7 +138,7 @@ func (l *live) run() {
 func (l *live) content(v *watched) []byte {
 	body, err := l.page.body(context.Background(), v.name, v.query)
 	if err != nil {
-		body, _ = l.page.render("failed", "This is not up to date: "+err.Error()) // a text always renders
+		body, _ = l.page.render("failed", "What was here cannot be read at the moment, and is tried again: "+err.Error()) // a text always renders
 	}
 	return body
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 )
 
 //go:embed static templates
@@ -51,6 +52,12 @@ type Config struct {
 	// HideData hides what messages hold: data, metadata, results and answers. The texts of errors
 	// are shown.
 	HideData bool
+
+	// Doctor examines the store's database, as the command dibs doctor does. It is called at most
+	// once in 30 s, and only while somebody looks.
+	//
+	// Defaults to nil: the page says only whether the store serves.
+	Doctor func(ctx context.Context) ([]operate.Finding, error)
 
 	// Every is how often the store is read for pages that are open, at least 100 ms.
 	//
@@ -76,6 +83,7 @@ type Page struct {
 	templates *template.Template
 	mux       *http.ServeMux
 	live      live
+	examined  examined
 }
 
 // New returns a page over a store. It does not call the store. The error matches
@@ -133,6 +141,7 @@ var views = map[string]view{
 	"streams":   {"Streams", (*Page).streams},
 	"category":  {"Category", (*Page).category},
 	"stream":    {"Stream", (*Page).stream},
+	"store":     {"Store", (*Page).storeOf},
 }
 
 func (p *Page) routes() {

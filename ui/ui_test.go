@@ -80,7 +80,7 @@ func post(t *testing.T, server *httptest.Server, origin string, form url.Values)
 }
 
 var views = []string{
-	"", "consumers", "queues", "queue?name=mail&category=mail", "item?queue=mail&category=mail&position=1", "sagas", "schedules", "intents", "streams",
+	"", "consumers", "queues", "queue?name=mail&category=mail", "item?queue=mail&category=mail&position=1", "sagas", "schedules", "intents", "streams", "store",
 	"category?name=mail", "story?id=" + url.QueryEscape(string(messagestore.Category("mail").Stream(script))), "story",
 	"act?do=retry&on=queue&category=mail&name=mail&state=dead",
 }
@@ -230,6 +230,27 @@ func TestASagaShowsEachUndoBesideItsStep(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status)
 	_, text = get(t, page(t, store, &ui.Config{HideData: true}), "saga?category=stay:saga&id="+url.QueryEscape("s/1"))
 	require.NotContains(t, text, "LIS")
+}
+
+func TestTheDoctorIsAskedSeldom(t *testing.T) {
+	t.Parallel()
+	store, _ := mailing(t)
+	asked := 0
+	server := page(t, store, &ui.Config{Doctor: func(context.Context) ([]operate.Finding, error) {
+		asked++
+		return []operate.Finding{{Group: "storage", Verdict: operate.VerdictOK, Says: "small"}, {Group: "settings", Verdict: operate.VerdictFail, Says: script}}, nil
+	}})
+	for range 3 {
+		status, text := get(t, server, "store")
+		require.Equal(t, http.StatusOK, status, text)
+		require.NotContains(t, text, "<script>alert")
+		require.Less(t, strings.Index(text, "settings"), strings.Index(text, "storage"), "the worst first")
+	}
+	require.Equal(t, 1, asked)
+	_, text := get(t, page(t, store, &ui.Config{Doctor: func(context.Context) ([]operate.Finding, error) { return nil, errors.New("no way in") }}), "store")
+	require.Contains(t, text, "It could not look: no way in")
+	_, text = get(t, page(t, store, nil), "store")
+	require.Contains(t, text, "Nobody was asked here")
 }
 
 // events reads the events of a live view.

@@ -122,8 +122,16 @@ var looks = []look{{"light", 1280, 900, "light"}, {"dark", 1280, 900, "dark"}, {
 
 var views = map[string]string{
 	"home": "", "consumers": "consumers", "queues": "queues", "queue": "queue?name=mail&category=mail", "sagas": "sagas", "schedules": "schedules",
-	"intents": "intents", "streams": "streams", "category": "category?name=order", "story": "story?id=order-order-1",
+	"intents": "intents", "streams": "streams", "store": "store", "category": "category?name=order", "story": "story?id=order-order-1",
 	"saga": "saga?id=stay-1&category=stay:saga", "trip": "saga?id=trip-1&category=trip:saga", "saga-story": "story?id=trip-1&category=trip:saga", "search": "story", "act": "act?do=retry&on=queue&category=mail&name=mail&state=dead",
+}
+
+// doctor finds one of each verdict.
+func doctor(context.Context) (all []operate.Finding, _ error) {
+	for _, v := range []operate.Verdict{operate.VerdictOK, operate.VerdictWarn, operate.VerdictFail, operate.VerdictHidden} {
+		all = append(all, operate.Finding{Group: "settings", Name: "fsync", Verdict: v, Says: "fsync is " + string(v), Advice: "see to it"})
+	}
+	return all, nil
 }
 
 // shop is a broken shop with its page.
@@ -135,7 +143,7 @@ func newShop(t *testing.T) (*shop, *messagestore.Store, *server) {
 	s, err := broken(t.Context(), store)
 	require.NoError(t, err)
 	t.Cleanup(s.close)
-	page, err := ui.New(store, &ui.Config{Operate: true, Every: 200 * time.Millisecond, User: func(*http.Request) string { return "ann" }})
+	page, err := ui.New(store, &ui.Config{Operate: true, Every: 200 * time.Millisecond, User: func(*http.Request) string { return "ann" }, Doctor: doctor})
 	require.NoError(t, err)
 	return s, store, serve(t, "127.0.0.1:0", page)
 }

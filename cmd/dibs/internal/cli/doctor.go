@@ -30,12 +30,20 @@ type doctorCommand struct {
 }
 
 func (c *doctorCommand) Run(ctx context.Context, a *app) error {
-	u, err := a.storeURL()
+	found, err := c.findings(ctx, a)
 	if err != nil {
 		return err
 	}
+	return a.printFindings(found, c.Quiet)
+}
+
+func (c *doctorCommand) findings(ctx context.Context, a *app) (found []Finding, err error) {
+	u, err := a.storeURL()
+	if err != nil {
+		return nil, err
+	}
 	if !isPostgres(u) {
-		return a.withFile(ctx, u, "doctor", func(d *sqlite.Driver) error {
+		err = a.withFile(ctx, u, "doctor", func(d *sqlite.Driver) error {
 			state, err := d.Examine(ctx)
 			if err != nil {
 				return err
@@ -44,10 +52,12 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			return a.printFindings(append(slices.Concat(aboutFile(state), aboutWork(ctx, store)), aboutCheck(ctx, store)), c.Quiet)
+			found = append(slices.Concat(aboutFile(state), aboutWork(ctx, store)), aboutCheck(ctx, store))
+			return nil
 		})
+		return found, err
 	}
-	return a.withConn(ctx, func(conn *pgx.Conn) error {
+	err = a.withConn(ctx, func(conn *pgx.Conn) error {
 		findings, err := Examine(ctx, conn, &ExamineConfig{
 			Schema: a.Schema, LongLock: c.LongLock, LongTransaction: c.LongTransaction,
 		})
@@ -58,8 +68,10 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return a.printFindings(append(append(schema, findings...), a.examineAccess(ctx)...), c.Quiet)
+		found = append(append(schema, findings...), a.examineAccess(ctx)...)
+		return nil
 	})
+	return found, err
 }
 
 // checkTimeout bounds how long a store may take to say whether it serves.

@@ -38,33 +38,21 @@ func sqlOf(name string) string {
 }
 
 // A Verdict is how bad a finding is.
-type Verdict string
+type Verdict = operate.Verdict
+
+// A Finding is one fact about the server or the store's database. The page shows it too.
+type Finding = operate.Finding
+
+// A FindingGroup is several things with one error, and the command that mends them.
+type FindingGroup = operate.FindingGroup
 
 // The verdicts.
 const (
-	VerdictOK     Verdict = "ok"
-	VerdictWarn   Verdict = "warn"   // works, but not well, or not for long
-	VerdictFail   Verdict = "fail"   // does not work, or loses messages
-	VerdictHidden Verdict = "hidden" // this user has no right to see it
+	VerdictOK     = operate.VerdictOK
+	VerdictWarn   = operate.VerdictWarn
+	VerdictFail   = operate.VerdictFail
+	VerdictHidden = operate.VerdictHidden
 )
-
-// A Finding is one fact about the server or the store's database.
-type Finding struct {
-	Group   string // server, settings, roles, locks, sessions or storage
-	Name    string // of the subject: "fsync"
-	Verdict Verdict
-	Says    string // "fsync is off"
-	Advice  string // the remedy and the reason for it; empty if none is needed
-
-	Groups []FindingGroup // what is wrong, by error
-}
-
-// A FindingGroup is several things with one error, and the command that mends them.
-type FindingGroup struct {
-	operate.Group
-
-	Command string // "" for none
-}
 
 // ExamineConfig sets the thresholds of [Examine]. Nil means all defaults.
 type ExamineConfig struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/ui"
 )
 
@@ -22,7 +23,7 @@ type uiCommand struct {
 	Operate  bool   `help:"Let whoever opens the page change things: retry, drop, resume and so on."`
 	HideData bool   `help:"Hide what messages hold."`
 	Proxy    bool   `name:"insecure-behind-proxy" help:"Listen beyond this machine: a proxy in front says who may open the page."`
-	User     string `placeholder:"HEADER" help:"The header in which the proxy names its user, for the reasons of acts."`
+	User     string `placeholder:"HEADER" help:"The proxy's header with the user's name. The log of what a person changes has the name."`
 }
 
 // grace is how long open pages have to end.
@@ -45,7 +46,7 @@ func (c *uiCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		page, err := ui.New(store, &ui.Config{
-			Operate: c.Operate, HideData: c.HideData, User: c.user(a),
+			Operate: c.Operate, HideData: c.HideData, User: c.user(a), Doctor: doctorOf(a),
 			Logger: logger.Zerolog(zerolog.New(warnings{a}).Level(zerolog.WarnLevel).With().Timestamp().Logger()),
 		})
 		if err != nil {
@@ -68,6 +69,18 @@ func (c *uiCommand) Run(ctx context.Context, a *app) error {
 		}
 		return serveHTTP(ctx, listener, handler)
 	})
+}
+
+// doctorOf is dibs doctor for the page.
+func doctorOf(a *app) func(context.Context) ([]operate.Finding, error) {
+	doctor := doctorCommand{LongLock: 5 * time.Second, LongTransaction: time.Minute}
+	return func(ctx context.Context) ([]operate.Finding, error) {
+		found, err := doctor.findings(ctx, a)
+		for i := range found {
+			found[i].Says = a.redact(found[i].Says)
+		}
+		return found, err
+	}
 }
 
 // user returns who acts: the proxy's user, or who runs the command.
