@@ -27,6 +27,7 @@ const (
 	OnConsumer Target = "consumers" // pause, resume; park a message
 	OnParked   Target = "parked"    // redrive, drop parked messages of a consumer
 	OnSaga     Target = "saga"      // resume, retry, cancel, suspend, resolve
+	OnSchedule Target = "schedule"  // run: an item now, beside those of its ticks
 )
 
 // An Act is a change that an operator can make, as the command dibs has it.
@@ -34,7 +35,7 @@ type Act struct {
 	Do       string // the verb, such as retry
 	On       Target
 	Category messagestore.Category
-	Name     string // of a queue or a consumer
+	Name     string // of a queue, a consumer or a schedule
 
 	// For items, parked messages and sagas: those in the state, of all actions' states if it is "",
 	// whose error is like another. One item, message or saga has its Position or ID.
@@ -61,8 +62,12 @@ func (a Act) Many() bool {
 	return a.Position == 0 && a.ID == "" && (a.On == OnSaga || a.On == OnParked || a.On == OnQueue && a.Do != "pause" && a.Do != "resume")
 }
 
-// Command returns the command line that does the same. The reason is left out if it is "".
+// Command returns the command line that does the same, "" if there is none: a schedule is run by an
+// act alone. The reason is left out if it is "".
 func (a Act) Command(reason string) string {
+	if a.On == OnSchedule {
+		return ""
+	}
 	words := []string{"dibs", string(a.On), a.Do}
 	switch a.On {
 	case OnQueue:
@@ -100,6 +105,7 @@ type Preview struct {
 	Groups  []Group // the first 1,000 of them
 
 	// Seen is made of the first 1,000 and their versions: if it is another later, they have changed.
+	// Of a schedule it is the version of its items, for the act's ID.
 	Seen string
 }
 
@@ -122,6 +128,13 @@ func (a Act) Preview(ctx context.Context, store *messagestore.Store) (Preview, e
 		p.Groups, err = SagaGroups(a.seenSagas(ctx, store, see))
 	case a.Many() || a.Position != 0 && a.On != OnConsumer:
 		p.Groups, err = Groups(a.seenItems(ctx, store, see))
+	case a.On == OnSchedule:
+		var version messagestore.Version
+		if _, version, err = a.schedule(ctx, store); err == nil {
+			see("", int64(version))
+			p.Seen = strconv.FormatInt(int64(version), 10)
+			return p, nil
+		}
 	default:
 		var state string
 		state, err = a.state(ctx, store)
@@ -243,11 +256,11 @@ var sagaChanges = map[string]func(o *saga.Operator, ctx context.Context, id, rea
 func (a Act) Check() error {
 	verbs := map[Target][]string{
 		OnQueue: {"retry", "drop", "cancel", "pause", "resume"}, OnConsumer: {"pause", "resume", "park"}, OnParked: {"redrive", "drop"},
-		OnSaga: {"resume", "retry", "cancel", "suspend", "resolve"},
+		OnSaga: {"resume", "retry", "cancel", "suspend", "resolve"}, OnSchedule: {"run"},
 	}[a.On]
 	switch {
 	case verbs == nil:
-		return messagestore.NewInvalidError("On", string(a.On), "must be queue, consumers, parked or saga")
+		return messagestore.NewInvalidError("On", string(a.On), "must be queue, consumers, parked, saga or schedule")
 	case !slices.Contains(verbs, a.Do):
 		return messagestore.NewInvalidError("Do", a.Do, fmt.Sprintf("must be one of %v for %s", verbs, a.On))
 	case a.Do == "park" && a.Position <= 0:
@@ -271,6 +284,11 @@ func (a Act) Run(ctx context.Context, store *messagestore.Store, by string, opts
 		return a.runSagas(ctx, store, by, opts)
 	case OnConsumer:
 		return 1, a.runConsumer(ctx, store, reasonOf(by, opts.Reason))
+	case OnSchedule:
+		if err := a.runSchedule(ctx, store, reasonOf(by, opts.Reason)); err != nil {
+			return 0, err
+		}
+		return 1, nil
 	}
 	q, err := a.queue(store)
 	if err != nil {

@@ -46,6 +46,8 @@ const longest = 20 * time.Second
 // errReadOnly is of a page without [Config.Operate].
 var errReadOnly = errors.New("this page only reads: run dibs ui --operate, or set Config.Operate")
 
+const movedOn = "Nothing was done: what this would change is not as it was when you were asked. This is how it is now."
+
 // An actView is an act before it is made, and after.
 type actView struct {
 	Act     operate.Act
@@ -124,11 +126,19 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if now.Seen != seen {
-		v.Problem = "Nothing was done: what this would change is not as it was when you were asked. This is how it is now."
+		v.Problem = movedOn
 		p.ask(w, r, http.StatusConflict, v)
 		return
 	}
+	if a.On == operate.OnSchedule {
+		a.ID = seen // a second click is the same act
+	}
 	changed, err := a.Run(ctx, p.store, p.config.User(r), &operate.ChangeOpts{Reason: reason})
+	if changed == 0 && errors.Is(err, messagestore.ErrVersionConflict) { // it moved on between the two
+		v.Problem = movedOn
+		p.ask(w, r, http.StatusConflict, v)
+		return
+	}
 	if err != nil {
 		v.Problem = fmt.Sprintf("%s changed, and then it failed: %v. You may do it again for the others.", text.Number(changed, "one was|were"), err)
 		if changed == 0 {
@@ -149,6 +159,8 @@ func doneText(a operate.Act, changed int) string {
 		return "It is paused."
 	case a.Do == "resume" && a.On != operate.OnSaga:
 		return "It goes on."
+	case a.Do == "run":
+		return "An item is written now. The ticks come as before."
 	case a.Do == "park":
 		return "The consumer is asked to park the message."
 	case a.On == operate.OnSaga:

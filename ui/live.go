@@ -117,6 +117,7 @@ func (l *live) run(none chan struct{}) {
 	again := time.NewTicker(l.page.config.Every)
 	defer again.Stop()
 	for {
+		l.page.sample()
 		l.mu.Lock()
 		views := make([]*watched, 0, len(l.views))
 		for _, v := range l.views {

@@ -84,6 +84,7 @@ type Page struct {
 	mux       *http.ServeMux
 	live      live
 	examined  examined
+	ring      ring
 }
 
 // New returns a page over a store. It does not call the store. The error matches

@@ -25,6 +25,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/operate"
 	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/queue/cron"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/ui"
 )
@@ -251,6 +252,52 @@ func TestTheDoctorIsAskedSeldom(t *testing.T) {
 	require.Contains(t, text, "It could not look: no way in")
 	_, text = get(t, page(t, store, nil), "store")
 	require.Contains(t, text, "Nobody was asked here")
+}
+
+func TestAScheduleIsRunNowThroughThePageOnce(t *testing.T) {
+	t.Parallel()
+	store := testkit.Must(messagestore.New(memory.New(), &messagestore.Config{Logger: logger.Silent()}))
+	schedules := testkit.Must(cron.New(store, "report", nil))
+	require.NoError(t, schedules.Set(t.Context(), cron.Schedule{Name: "daily", Spec: "0 6 * * *", Body: messagestore.Raw{Type: "Report", Data: []byte(`{}`)}}))
+	server := page(t, store, &ui.Config{Operate: true})
+	_, text := get(t, server, "schedules")
+	require.Contains(t, text, `href="./act?category=report&amp;do=run&amp;name=daily&amp;on=schedule"`)
+	status, text := get(t, server, "act?do=run&on=schedule&category=report&name=daily")
+	require.Equal(t, http.StatusOK, status, text)
+	require.Contains(t, text, `name="seen" value="-1"`)
+	form := url.Values{"do": {"run"}, "on": {"schedule"}, "category": {"report"}, "name": {"daily"}, "seen": {"-1"}, "reason": {"now"}}
+	answers := make(chan int, 4)
+	for range cap(answers) {
+		go func() {
+			status, _ := post(t, server, server.URL, form)
+			answers <- status
+		}()
+	}
+	for range cap(answers) {
+		require.Contains(t, []int{http.StatusOK, http.StatusConflict}, testkit.Receive(t, "an answer", answers))
+	}
+	require.Equal(t, messagestore.Version(0), testkit.Do(store.Version(t.Context(), "report-daily"))(t), "one item")
+	status, text = post(t, server, server.URL, url.Values{"do": {"run"}, "on": {"schedule"}, "category": {"report"}, "name": {"none"}, "seen": {"-1"}, "reason": {"now"}})
+	require.Equal(t, http.StatusNotFound, status, text)
+}
+
+func TestOnlyAPageThatMayChangeRecordsCards(t *testing.T) {
+	t.Parallel()
+	store, q := mailing(t)
+	reading := page(t, store, nil)
+	await(t, events(t, reading, ""), "dead 3")
+	reading.CloseClientConnections()
+	history := testkit.Do(operate.CardHistory(t.Context(), store, 10))(t)
+	require.Empty(t, history)
+	server := page(t, store, &ui.Config{Operate: true})
+	home := events(t, server, "")
+	await(t, home, "raised</td>")
+	require.Len(t, testkit.Do(operate.CardHistory(t.Context(), store, 10))(t), 1)
+	server.CloseClientConnections()
+	testkit.Do(q.Drop(t.Context(), "", 1, 2, 3))(t)
+	another := page(t, store, &ui.Config{Operate: true})
+	await(t, events(t, another, ""), "resolved</td>")
+	another.CloseClientConnections()
 }
 
 // events reads the events of a live view.

@@ -67,7 +67,10 @@ func (p *Page) functions() template.FuncMap {
 		"delivered": operate.DeliveryText,
 		"stories":   storyLink,
 		"vain":      vain,
-		"sagaOf":    sagaLink,
+		"changed": func(change string) string {
+			return map[string]string{operate.CardRaised: "raised", operate.CardGotWorse: "got worse", operate.CardResolved: "resolved"}[change]
+		},
+		"sagaOf": sagaLink,
 	}
 }
 
@@ -108,7 +111,8 @@ func storyLink(stream messagestore.StreamName) template.URL { return link("story
 type health struct {
 	operate.Health
 
-	Now time.Time
+	Now  time.Time
+	Plot *plot
 }
 
 type homeView struct {
@@ -116,10 +120,16 @@ type homeView struct {
 	Wrong  []health
 	Well   []health
 	Failed string // why not all was read
+
+	Changes []operate.CardChange // of home alone, the newest first
 }
 
 func (p *Page) home(ctx context.Context, _ url.Values) (any, error) {
-	return p.healths(ctx, func(operate.Health) bool { return true })
+	v, err := p.healths(ctx, func(operate.Health) bool { return true })
+	if err == nil {
+		v.Changes, err = operate.CardHistory(ctx, p.store, 20)
+	}
+	return v, err
 }
 
 func (p *Page) healths(ctx context.Context, choose func(operate.Health) bool) (*homeView, error) {
@@ -133,12 +143,12 @@ func (p *Page) healths(ctx context.Context, choose func(operate.Health) bool) (*
 		v.Failed = err.Error()
 	}
 	for _, h := range all {
-		switch {
+		switch one := (health{h, now, p.ring.plot(h)}); {
 		case !choose(h):
 		case len(h.Causes) > 0:
-			v.Wrong = append(v.Wrong, health{h, now})
+			v.Wrong = append(v.Wrong, one)
 		default:
-			v.Well = append(v.Well, health{h, now})
+			v.Well = append(v.Well, one)
 		}
 	}
 	return v, nil

@@ -123,7 +123,7 @@ var looks = []look{{"light", 1280, 900, "light"}, {"dark", 1280, 900, "dark"}, {
 var views = map[string]string{
 	"home": "", "consumers": "consumers", "queues": "queues", "queue": "queue?name=mail&category=mail", "sagas": "sagas", "schedules": "schedules",
 	"intents": "intents", "streams": "streams", "store": "store", "category": "category?name=order", "story": "story?id=order-order-1",
-	"saga": "saga?id=stay-1&category=stay:saga", "trip": "saga?id=trip-1&category=trip:saga", "saga-story": "story?id=trip-1&category=trip:saga", "search": "story", "act": "act?do=retry&on=queue&category=mail&name=mail&state=dead",
+	"saga": "saga?id=stay-1&category=stay:saga", "trip": "saga?id=trip-1&category=trip:saga", "saga-story": "story?id=trip-1&category=trip:saga", "search": "story", "run": "act?do=run&on=schedule&category=report&name=daily", "act": "act?do=retry&on=queue&category=mail&name=mail&state=dead",
 }
 
 // doctor finds one of each verdict.
