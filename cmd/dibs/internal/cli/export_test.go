@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -28,4 +29,11 @@ func RunPatiently(
 ) int {
 	a := &app{stdin: strings.NewReader(""), stderr: stderr, getenv: getenv, open: open, patience: patience}
 	return a.run(ctx, args, stdout)
+}
+
+// Reading opens a store as a page does that only reads.
+func Reading(ctx context.Context, url string) (*messagestore.Store, error) {
+	a := &app{stderr: io.Discard, getenv: func(string) string { return "" }, open: dibs.Open}
+	a.Store = url
+	return a.reading(ctx, url, nil)
 }

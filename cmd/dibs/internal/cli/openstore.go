@@ -92,7 +92,14 @@ func isPostgres(u string) bool {
 }
 
 // withStore runs f with the store, which it closes.
-func (a *app) withStore(ctx context.Context, batchSize int, f func(*messagestore.Store) error) (err error) {
+func (a *app) withStore(ctx context.Context, batchSize int, f func(*messagestore.Store) error) error {
+	return a.withStoreBy(ctx, a.open, batchSize, f)
+}
+
+// An opener opens the store of a URL, as [github.com/dibs-go/dibs.Open] does.
+type opener = func(ctx context.Context, url string, config *messagestore.Config) (*messagestore.Store, error)
+
+func (a *app) withStoreBy(ctx context.Context, open opener, batchSize int, f func(*messagestore.Store) error) (err error) {
 	u, err := a.storeURL()
 	if err != nil {
 		return err
@@ -107,7 +114,7 @@ func (a *app) withStore(ctx context.Context, batchSize int, f func(*messagestore
 		}
 		u += separator + "schema=" + url.QueryEscape(a.Schema)
 	}
-	store, err := a.open(ctx, u, &messagestore.Config{BatchSize: batchSize, Logger: logger.Silent()})
+	store, err := open(ctx, u, &messagestore.Config{BatchSize: batchSize, Logger: logger.Silent()})
 	if err != nil {
 		return err
 	}

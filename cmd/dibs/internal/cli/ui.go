@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/logger"
@@ -23,7 +26,7 @@ type uiCommand struct {
 	Operate  bool   `help:"Let whoever opens the page change things: retry, drop, resume and so on."`
 	HideData bool   `help:"Hide what messages hold."`
 	Proxy    bool   `name:"insecure-behind-proxy" help:"Listen beyond this machine: a proxy in front says who may open the page."`
-	User     string `placeholder:"HEADER" help:"The proxy's header with the user's name. The log of what a person changes has the name."`
+	User     string `placeholder:"HEADER" help:"The proxy's header with the user's name, which stays in the log of what is changed."`
 }
 
 // grace is how long open pages have to end.
@@ -41,7 +44,11 @@ func (c *uiCommand) Run(ctx context.Context, a *app) error {
 	case c.User != "" && !c.Proxy:
 		return usage("--user is of a proxy: give --insecure-behind-proxy too")
 	}
-	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+	open := a.open
+	if !c.Operate {
+		open = a.reading
+	}
+	return a.withStoreBy(ctx, open, 1000, func(store *messagestore.Store) error {
 		if err := store.CheckReading(ctx); err != nil {
 			return err
 		}
@@ -71,7 +78,42 @@ func (c *uiCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// doctorOf is dibs doctor for the page.
+// reading opens a store for a page that only reads. On PostgreSQL its connections refuse to write, and
+// have the role dibs_reader if the user may take it.
+func (a *app) reading(ctx context.Context, u string, config *messagestore.Config) (*messagestore.Store, error) {
+	if !isPostgres(u) {
+		return a.open(ctx, u, config)
+	}
+	limits := "default_transaction_read_only=on"
+	may := false
+	err := a.withConn(ctx, func(conn *pgx.Conn) error {
+		err := conn.QueryRow(ctx, `
+			select pg_catalog.pg_has_role(oid, case when pg_catalog.current_setting('server_version_num')::integer < 160000 then 'MEMBER' else 'SET' end)
+			from pg_catalog.pg_roles where rolname = 'dibs_reader'`).Scan(&may)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if may {
+		limits += "&role=dibs_reader"
+	}
+	separator := "?"
+	if strings.Contains(u, "?") {
+		separator = "&"
+	}
+	store, err := a.open(ctx, u+separator+limits, config)
+	if refused, is := errors.AsType[*pgconn.PgError](err); is && refused.Code == "08P01" { // a pooler, which takes no such parameter
+		a.warn("dibs: the page reads with all rights of its user, because the pooler does not let it have fewer; connect to the server itself, or as a member of dibs_reader")
+		return a.open(ctx, u, config)
+	}
+	return store, err
+}
+
+// doctorOf is dibs doctor for the page, with the rights of the store's URL.
 func doctorOf(a *app) func(context.Context) ([]operate.Finding, error) {
 	doctor := doctorCommand{LongLock: 5 * time.Second, LongTransaction: time.Minute}
 	return func(ctx context.Context) ([]operate.Finding, error) {

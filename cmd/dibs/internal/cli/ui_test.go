@@ -4,13 +4,21 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	root "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/testkit"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/operate"
+	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/queue/cron"
 )
 
 var address = regexp.MustCompile(`http://\S+/`)
@@ -61,5 +69,48 @@ func TestAPageForEverybodyIsRefused(t *testing.T) {
 	dibs.ok(t, "write", "account-1", "Opened")
 	for _, args := range [][]string{{"--listen", "0.0.0.0:0"}, {"--listen", "nonsense"}, {"--user", "X-User"}} {
 		require.Equal(t, 2, dibs.run(t, append([]string{"ui"}, args...)...).code, args)
+	}
+}
+
+// A page that only reads could not write if it wanted to: neither by its role, nor by its transactions.
+func TestThePageReadsWithoutTheRightToWrite(t *testing.T) {
+	t.Parallel()
+	where := pgtest.Migrated(t)
+	dibs := &shell{env: map[string]string{"DATABASE_URL": where}}
+	dibs.ok(t, "write", "account-1", "Opened")
+	writing := testkit.Do(root.Open(t.Context(), where, &messagestore.Config{Logger: logger.Silent()}))(t)
+	defer writing.Close()
+	mail := testkit.Do(queue.New(writing, "mail", nil))(t)
+	testkit.Do(mail.Insert(t.Context(), messagestore.Raw{Type: "Send", Data: []byte("{}")}, nil))(t)
+	require.NoError(t, mail.Pause(t.Context()))
+	schedules := testkit.Do(cron.New(writing, "report", nil))(t)
+	require.NoError(t, schedules.Set(t.Context(), cron.Schedule{Name: "yearly", Spec: "@yearly", Body: messagestore.Raw{Type: "Report", Data: []byte("{}")}}))
+	user := func(roles string) string {
+		as := pgtest.ConnectAs(t, where, roles).Config().ConnConfig
+		u := testkit.Do(url.Parse(where))(t)
+		u.User = url.UserPassword(as.User, as.Password)
+		return u.String()
+	}
+	for name, c := range map[string]struct{ url, role string }{
+		"the owner":           {where, "dibs_reader"},
+		"a reader":            {user("dibs_reader"), "dibs_reader"},
+		"a worker":            {user("dibs_worker"), ""}, // who may not take the role
+		"a reader and worker": {user("dibs_reader, dibs_worker"), "dibs_reader"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := testkit.Do(cli.Reading(t.Context(), c.url))(t)
+			defer store.Close()
+			require.NoError(t, store.CheckReading(t.Context()))
+			require.Equal(t, "Opened", testkit.Do(store.Last(t.Context(), "account-1"))(t).Type)
+			all := testkit.Do(operate.Healths(t.Context(), store))(t)
+			require.Len(t, all, 2, "a queue that is paused, and a schedule")
+			require.Equal(t, "paused", all[0].Causes[0].What)
+			_, err := store.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "Closed", Data: []byte("{}")})
+			require.Error(t, err)
+			require.Equal(t, messagestore.Version(0), testkit.Do(store.Version(t.Context(), "account-1"))(t))
+			if c.role != "" {
+				require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+			}
+		})
 	}
 }
