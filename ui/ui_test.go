@@ -104,6 +104,21 @@ func TestEachViewShowsTextsAsTexts(t *testing.T) {
 	require.Contains(t, text, "secret")
 }
 
+func TestRelaysAreApartFromOtherQueues(t *testing.T) {
+	t.Parallel()
+	store, _ := mailing(t)
+	relay := testkit.Must(queue.New(store, "mail", &queue.Config{Name: "webhook", Logger: logger.Silent()}))
+	require.NoError(t, relay.Pause(t.Context()))
+	_, text := get(t, page(t, store, nil), "queues")
+	plain, named, found := strings.Cut(text, "<h2>Relays, and queues with a name of their own</h2>")
+	require.True(t, found)
+	named, _, _ = strings.Cut(named, "</table>")
+	require.Contains(t, plain, ">mail</a>")
+	require.NotContains(t, plain, ">webhook</a>")
+	require.Contains(t, named, ">webhook</a>")
+	require.NotContains(t, named, ">mail</a>")
+}
+
 func TestDataMayBeHidden(t *testing.T) {
 	t.Parallel()
 	store, _ := mailing(t)

@@ -240,7 +240,28 @@ func (p *Page) consumers(ctx context.Context, q url.Values) (any, error) {
 }
 
 func (p *Page) queues(ctx context.Context, _ url.Values) (any, error) {
-	return p.healths(ctx, func(h operate.Health) bool { return h.Kind == operate.AQueue })
+	all, err := p.healths(ctx, func(h operate.Health) bool { return h.Kind == operate.AQueue })
+	if err != nil {
+		return nil, err
+	}
+	v := queuesView{homeView: all}
+	for _, h := range slices.Concat(all.Wrong, all.Well) {
+		if h.Name == string(h.Category) {
+			v.Plain = append(v.Plain, h)
+		} else {
+			v.Named = append(v.Named, h)
+		}
+	}
+	return v, nil
+}
+
+// A queuesView has the queues by their names: the store does not know which of them a relay works on,
+// but a relay's has a name of its own.
+type queuesView struct {
+	*homeView
+
+	Plain []health // with the name of their category
+	Named []health
 }
 
 func (p *Page) schedules(ctx context.Context, _ url.Values) (any, error) {
