@@ -84,6 +84,11 @@ demo/serve: ## Pay standing orders through servers on SQLite and on PostgreSQL, 
 demo/ui: ## Show the page over a shop in which five things are broken, and wait: on SQLite, or DIBS_STORE
 	cd internal/demo/ui && go build -o ../../../bin/ui-demo . && exec ../../../bin/ui-demo
 
+.PHONY: demo/ui/tour
+demo/ui/tour: internal/demo/ui/node_modules ## Mend the five through the page in Chromium, and then with the command alone, and say what was done
+	scripts/setup chromium
+	cd internal/demo/ui && go test -count=1 -v -run 'Mends' .
+
 serve/ts/built: serve/ts/package-lock.json $(wildcard serve/ts/*/*.ts)
 	scripts/setup npm
 	cd serve/ts && npm ci --silent --no-audit --no-fund && node_modules/.bin/tsc -p .

@@ -47,6 +47,7 @@ func (letter) MessageType() string { return "SendLetter" }
 // the consumer of the statistics was stopped.
 type shop struct {
 	store   *messagestore.Store
+	at      string // the store's URL, for the command
 	hook    *httptest.Server
 	hookUp  atomic.Bool
 	fixed   atomic.Bool // the handler's bug
