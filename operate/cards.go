@@ -140,15 +140,19 @@ func readCardChange(m *messagestore.Message) (c CardChange, is bool) {
 // CardHistory returns the last changes of cards, the newest first. It passes over what others have
 // written among them.
 func CardHistory(ctx context.Context, store *messagestore.Store, n int) (all []CardChange, err error) {
-	for m, err := range store.ReadStreamBackwards(ctx, cardStream, messagestore.EndOfStream) {
-		if err != nil || n <= 0 {
-			return all, err
+	last, err := store.Version(ctx, cardStream)
+	if err != nil || n <= 0 {
+		return nil, err
+	}
+	for m, err := range store.ReadStream(ctx, cardStream, max(last-messagestore.Version(n)+1, 0)) { // backwards it would read more
+		if err != nil {
+			return nil, err
 		}
-		n--
 		if change, is := readCardChange(m); is {
 			change.Open = nil
 			all = append(all, change)
 		}
 	}
+	slices.Reverse(all)
 	return all, nil
 }
