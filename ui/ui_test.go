@@ -250,6 +250,12 @@ func TestASagaShowsEachUndoBesideItsStep(t *testing.T) {
 	for _, class := range []string{"did", "undid", "failed", "waits"} {
 		require.Contains(t, text, `<rect class="`+class+`"`)
 	}
+	require.NotContains(t, text, `<tr class="vain">`)
+	stream := messagestore.Category("stay:saga").Stream("s/1")
+	testkit.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "CancelRequested", Data: []byte(`{"reason":"too late"}`)}))(t)
+	_, text = get(t, server, "saga?category=stay:saga&id="+url.QueryEscape("s/1"))
+	_, text, _ = strings.Cut(text, `<tr class="vain">`)
+	require.Contains(t, text, "too late; it changes nothing", "what changes nothing is grey")
 	status, _ = get(t, server, "saga?category=stay:saga&id=none")
 	require.Equal(t, http.StatusNotFound, status)
 	_, text = get(t, page(t, store, &ui.Config{HideData: true}), "saga?category=stay:saga&id="+url.QueryEscape("s/1"))
