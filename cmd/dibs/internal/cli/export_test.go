@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -32,8 +32,8 @@ func RunPatiently(
 }
 
 // Reading opens a store as a page does that only reads.
-func Reading(ctx context.Context, url string) (*messagestore.Store, error) {
-	a := &app{stderr: io.Discard, getenv: func(string) string { return "" }, open: dibs.Open}
+func Reading(ctx context.Context, open func(context.Context, string, *messagestore.Config) (*messagestore.Store, error), url string, stderr io.Writer) (*messagestore.Store, error) {
+	a := &app{stderr: stderr, getenv: func(string) string { return "" }, open: open}
 	a.Store = url
-	return a.reading(ctx, url, nil)
+	return a.reading(ctx, url, &messagestore.Config{Logger: logger.Silent()})
 }

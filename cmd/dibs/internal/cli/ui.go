@@ -84,7 +84,12 @@ func (a *app) reading(ctx context.Context, u string, config *messagestore.Config
 	if !isPostgres(u) {
 		return a.open(ctx, u, config)
 	}
-	limits := "default_transaction_read_only=on"
+	// A client that looks for the server that writes asks whether its transactions are read-only.
+	const attrs = "target_session_attrs="
+	limits, wide := "default_transaction_read_only=on", u
+	if u = strings.Replace(u, attrs+"read-write", attrs+"primary", 1); a.getenv("PGTARGETSESSIONATTRS") == "read-write" && !strings.Contains(u, attrs) {
+		limits += "&" + attrs + "primary"
+	}
 	may := false
 	err := a.withConn(ctx, func(conn *pgx.Conn) error {
 		err := conn.QueryRow(ctx, `
@@ -108,7 +113,7 @@ func (a *app) reading(ctx context.Context, u string, config *messagestore.Config
 	store, err := a.open(ctx, u+separator+limits, config)
 	if refused, is := errors.AsType[*pgconn.PgError](err); is && refused.Code == "08P01" { // a pooler, which takes no such parameter
 		a.warn("dibs: the page reads with all rights of its user, because the pooler does not let it have fewer; connect to the server itself, or as a member of dibs_reader")
-		return a.open(ctx, u, config)
+		return a.open(ctx, wide, config)
 	}
 	return store, err
 }

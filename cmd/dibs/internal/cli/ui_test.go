@@ -2,12 +2,15 @@ package cli_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	root "github.com/dibs-go/dibs"
@@ -91,14 +94,20 @@ func TestThePageReadsWithoutTheRightToWrite(t *testing.T) {
 		u.User = url.UserPassword(as.User, as.Password)
 		return u.String()
 	}
+	with := func(u, parameter string) string {
+		parsed := testkit.Do(url.Parse(u))(t)
+		parsed.RawQuery = strings.TrimPrefix(parsed.RawQuery+"&"+parameter, "&")
+		return parsed.String()
+	}
 	for name, c := range map[string]struct{ url, role string }{
-		"the owner":           {where, "dibs_reader"},
-		"a reader":            {user("dibs_reader"), "dibs_reader"},
-		"a worker":            {user("dibs_worker"), ""}, // who may not take the role
-		"a reader and worker": {user("dibs_reader, dibs_worker"), "dibs_reader"},
+		"the owner":                 {where, "dibs_reader"},
+		"a reader":                  {user("dibs_reader"), "dibs_reader"},
+		"a worker":                  {user("dibs_worker"), ""}, // who may not take the role
+		"a reader and worker":       {user("dibs_reader, dibs_worker"), "dibs_reader"},
+		"of the server that writes": {with(where, "target_session_attrs=read-write"), "dibs_reader"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := testkit.Do(cli.Reading(t.Context(), c.url))(t)
+			store := testkit.Do(cli.Reading(t.Context(), root.Open, c.url, io.Discard))(t)
 			defer store.Close()
 			require.NoError(t, store.CheckReading(t.Context()))
 			require.Equal(t, "Opened", testkit.Do(store.Last(t.Context(), "account-1"))(t).Type)
@@ -113,4 +122,22 @@ func TestThePageReadsWithoutTheRightToWrite(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestThePageSaysThatAPoolerLeavesItItsRights(t *testing.T) {
+	t.Parallel()
+	where := pgtest.Migrated(t)
+	var urls []string
+	var stderr screen
+	store := testkit.Do(cli.Reading(t.Context(), func(ctx context.Context, u string, config *messagestore.Config) (*messagestore.Store, error) {
+		if urls = append(urls, u); len(urls) == 1 {
+			return nil, fmt.Errorf("open: %w", &pgconn.PgError{Code: "08P01", Message: "unsupported startup parameter: role"})
+		}
+		return root.Open(ctx, u, config)
+	}, where, &stderr))(t)
+	defer store.Close()
+	require.Len(t, urls, 2)
+	require.Contains(t, urls[0], "role=dibs_reader")
+	require.Equal(t, where, urls[1])
+	require.Contains(t, stderr.String(), "the page reads with all rights of its user")
 }
